@@ -53,6 +53,15 @@ class SpecExportError(Exception):
         )
 
 
+def reason_of(error: Exception) -> str:
+    """The first line of what an import raised. Raises `KeyboardInterrupt` again, of which pybind11 makes an
+    `ImportError`.
+    """
+    if isinstance(error.__cause__, KeyboardInterrupt):
+        raise error.__cause__
+    return str(error).partition("\n")[0]
+
+
 def _breaks(letter: str) -> bool:
     """Whether `letter` is a control character, a surrogate, a line or paragraph separator, or a direction override."""
     return category(letter) in ("Cc", "Cs", "Zl", "Zp") or letter in TURNS

@@ -40,6 +40,8 @@ def check_free(final: Path, force: bool | None) -> None:
     """Raises `OutputError` where nothing can be put at `final`. force: as of `new_folder`."""
     if final.name in ("", ".."):
         raise OutputError(f"{final} cannot be replaced; give the new folder a name in --output", "output")
+    if os.path.ismount(final):  # a container's volume: only what is in it can be renamed
+        raise OutputError(f"{final} is a mount point, which cannot be replaced; give a folder in it", "output")
     with _usable(final):
         for parent in final.parents:
             if parent.exists() and not parent.is_dir():

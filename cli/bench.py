@@ -75,7 +75,6 @@ def bench(
     from ..calibration.bench.results import BenchOptions
     from ..calibration.bench.table import render
     from ..calibration.measuring.journal import Journal, own_path
-    from ..calibration.measuring.prompts import choose
     from ..runtime.policy.files import JOURNALS
     from ..runtime.text.prompt_file import read_prompt_lines
     from .progress import load
@@ -83,7 +82,7 @@ def bench(
     chosen = BenchOptions(**options)
     read = read_prompt_lines(prompts, skip_invalid)
     session = load(bundle, **where)
-    requests = choose(requests_of(session, read, chosen.max_new_tokens, skip_invalid), routes, limit)
+    requests = requests_of(session, read, chosen.max_new_tokens, skip_invalid, limit, routes)
     check(session, requests, chosen)
     note_busy_host()
     header, pairs = journal_header(session, requests, chosen), len(requests) * chosen.repeats

@@ -70,7 +70,6 @@ def calibrate(
     """
     from ..calibration.calibrate import calibrate as run
     from ..calibration.calibrate import check_packages, journal_path
-    from ..calibration.measuring.prompts import choose
     from ..calibration.options import CalibrateOptions, drafters_of, models_of
     from ..calibration.report import answer, check_report, render, verdicts, write_report
     from ..runtime.policy.files import REPORT
@@ -84,7 +83,7 @@ def calibrate(
     check_packages()
     read = read_prompt_lines(prompts, skip_invalid)
     session = load(bundle, **where, policy=False)
-    requests = choose(requests_of(session, read, max_new_tokens, skip_invalid), (), limit)
+    requests = requests_of(session, read, max_new_tokens, skip_invalid, limit)
     if len(drafts := models_of(session, chosen)) > 1:
         considered = len(drafters_of(session, chosen))
         click.echo(

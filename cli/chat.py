@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ..runtime.session import Session
     from ..runtime.state.statistics import Statistics
 
-PROBE = [{"role": "user", "content": "a"}]
+Message = dict[str, str]
+PROBE: list[Message] = [{"role": "user", "content": "a"}]
 KEY = "\\C-t"  # as readline writes Ctrl-T
 HELP = "/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves"
 COMMANDS = {
@@ -32,7 +33,6 @@ COMMANDS = {
     "/quit": "leaves (Ctrl-D)",
 }
 ACCEPTED = "green"
-Message = dict[str, str]
 
 
 @click.command()
@@ -66,10 +66,12 @@ def chat(
     # The budget lets a model that keeps states go on from an earlier turn.
     with load(bundle, prompt_cache_bytes=None, chat_template=chat_template, **where) as session:
         note_route(session, options["route"])
-        session.stream(PROBE, **parameters).close()  # a wrong option ends the command, not every answer
         console = Console(highlight=False, soft_wrap=True)
         notes = console if console.file.isatty() else Console(highlight=False, soft_wrap=True, stderr=True)
-        Conversation(session, console, notes, system, parameters).run(_ask)
+        conversation = Conversation(session, console, notes, system, parameters)
+        # A wrong option ends the command, not every answer.
+        session.stream(conversation.with_system(PROBE), **parameters).close()
+        conversation.run(_ask)
 
 
 def _ask() -> str | None:
@@ -156,7 +158,7 @@ class Conversation:
         text, last = "", None
         try:
             messages = self._fitting(messages)
-            stream = self.session.stream(self._with_system(messages), **self.parameters)
+            stream = self.session.stream(self.with_system(messages), **self.parameters)
             with cancelled_by_ctrl_c(stream):
                 for last in stream:
                     text += last.text
@@ -186,7 +188,7 @@ class Conversation:
 
         self.notes.print(escape(line), style="dim")
 
-    def _with_system(self, messages: list[Message]) -> list[Message]:
+    def with_system(self, messages: list[Message]) -> list[Message]:
         return [{"role": "system", "content": self.system}, *messages] if self.system else messages
 
     def _fitting(self, messages: list[Message]) -> list[Message]:
@@ -200,7 +202,7 @@ class Conversation:
     def _length(self, messages: list[Message]) -> int:
         """Length in tokens. A prompt refused as too long counts as the whole capacity."""
         try:
-            return len(self.session.encode(self._with_system(messages)))
+            return len(self.session.encode(self.with_system(messages)))
         except PromptError:
             return self.session.capacity
 

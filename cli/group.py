@@ -19,7 +19,7 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from ..errors import ParameterError, SpecExportError
+from ..errors import ParameterError, SpecExportError, reason_of
 from ..runtime.hub import name_of
 from ..version import VERSION
 from .doctor import EXPORTER_EXTRA
@@ -73,7 +73,7 @@ class Commands(click.Group):
         except SpecExportError as error:
             raise refusal(error, self.commands.get(ctx.invoked_subcommand or "")) from None
         except ImportError as error:
-            name, reason = error.name or "a package", str(error).partition("\n")[0]
+            name, reason = error.name or "a package", reason_of(error)
             if name.startswith("specexport"):
                 raise
             if isinstance(error, ModuleNotFoundError) and error.name and "." not in name:

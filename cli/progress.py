@@ -108,19 +108,25 @@ def note_busy_host(measured: float = 0.0) -> None:
 
 
 def requests_of(
-    session: Session, read: tuple[Sequence[PromptLine], Sequence[str]], max_new_tokens: int, skip_invalid: bool
+    session: Session,
+    read: tuple[Sequence[PromptLine], Sequence[str]],
+    max_new_tokens: int,
+    skip_invalid: bool,
+    limit: int | None,
+    routes: Sequence[str] = (),
 ) -> list[Request]:
-    """The requests of a file that `session` can run. What was left out is reported on stderr.
+    """The requests of a file that are to be run: see `choose`. What was left out, or cut, is reported on stderr.
 
     read: by `read_prompt_lines`, so that a file that cannot be used is refused before a bundle is loaded. Raises as
-    `fit` does.
+    `fit` and `choose` do.
     """
-    from ..calibration.measuring.prompts import fit
+    from ..calibration.measuring.prompts import choose, fit
 
     lines, broken = read
     requests, refused = fit(session, lines, max_new_tokens, skip_invalid)
     for message in (*broken, *refused):
         click.echo(f"skipped: {message}", err=True)
+    requests = choose(requests, routes, limit)
     wanted = {line.line: line.max_new_tokens or max_new_tokens for line in lines}
     if cut := sum(request.max_new_tokens < wanted[request.line] for request in requests):
         click.echo(

@@ -93,7 +93,6 @@ def tune(
             raise click.UsageError(f"--{name} is for a new head, and --draft has its own; leave one of them out")
     require_packages("tune")
     from ..bundle.output import check_free
-    from ..calibration.measuring.prompts import choose
     from ..exporter.tuning.answers import write_all
     from ..exporter.tuning.options import TuneOptions, split
     from ..runtime.text.prompt_file import read_prompt_lines
@@ -105,7 +104,7 @@ def tune(
     kept = journal or output.with_name(output.name + ".answers.jsonl")
     try:
         with load(bundle, **where) as session:
-            requests = choose(requests_of(session, read, chosen.max_new_tokens, skip_invalid), (), limit)
+            requests = requests_of(session, read, chosen.max_new_tokens, skip_invalid, limit)
             training, judging = split(requests)
             from ..exporter.tuning.drafts import load_draft
             from ..exporter.tuning.heads import find_target, open_head

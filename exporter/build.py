@@ -14,7 +14,6 @@ from ..bundle.output import new_folder
 from ..editing.compile import compile_bundle
 from ..editing.progress import BuildProgress, BuildReport, Silent, Timed
 from ..engines.onnxruntime.cpu import NAME
-from ..errors import ParameterError
 from ..user_cache import user_cache
 from .bundle_files import unused_templates, write_text, write_vocabulary
 from .checkpoints.checkpoint import Checkpoint
@@ -214,13 +213,18 @@ def _write(
 def _contract(exports: Sequence[ModelExport], options: BuildOptions) -> Contract:
     capacity = check_capacity({export.called: export.checkpoint for export in exports}, options.max_seq_len)
     models = [(export.role, export.checkpoint) for export in exports]
-    try:
-        chunk = min(prompt_chunk(models, options), options.longest_chunk(capacity))
-        require_memory_for_copies(models, options, chunk)
-        precision, caches = options.numbers.precision, options.caches
-        apart = caches if caches != precision else None
-        return Contract(capacity, options.max_draft_tokens, chunk, precision, options.tree_rows, apart)
-    except ValueError as error:
-        raise ParameterError(
-            f"--max-seq-len {capacity} and --max-draft-tokens {options.max_draft_tokens}: {error}", "max_seq_len"
-        ) from None
+    chunk = min(prompt_chunk(models, options), options.longest_chunk(capacity))
+    require_memory_for_copies(models, options, chunk)
+    precision, caches = options.numbers.precision, options.caches
+    return options.contract(capacity, chunk, precision, caches if caches != precision else None)
+
+
+def _refuse_states(export: ModelExport, options: BuildOptions) -> None:
+    """Raises `UnsupportedModelError` for a model that keeps states, where an engine or a tree cannot have them.
+
+    By the config alone. What this does not tell is refused when the model is exported.
+    """
+    if keeps_states(export.checkpoint.config):
+        export.refuse_states(options.numbers.precision)
+        if export.role == "target" and options.tree_rows:
+            refuse_trees(export.checkpoint.architecture, has_states=True)

@@ -173,6 +173,8 @@ class BuildOptions:
             info_of(engine)  # raises for one that there is not
         if self.tree_rows:
             self._check_trees()
+        if self.max_seq_len is not None:
+            self.contract(self.max_seq_len, 1, "fp32")  # before models are read for it
         if self.cache_precision is not None:
             self._check_caches()
         if self.calibration_texts is not None and not self._reads_texts:
@@ -235,6 +237,15 @@ class BuildOptions:
             return self.cache_precision
         rounded = self.numbers.formats["target"] != "float" and self._caches_apart
         return "fp16" if rounded else self.numbers.precision
+
+    def contract(self, capacity: int, chunk: int, precision: Precision, caches: Precision | None = None) -> Contract:
+        """Of a cache of that many rows. Raises `ParameterError` where they are too few."""
+        try:
+            return Contract(capacity, self.max_draft_tokens, chunk, precision, self.tree_rows, caches)
+        except ValueError as error:
+            raise ParameterError(
+                f"--max-seq-len {capacity} and --max-draft-tokens {self.max_draft_tokens}: {error}", "max_seq_len"
+            ) from None
 
     def for_drafts(self, drafts: Sequence[NamedDraft]) -> BuildOptions:
         """With the precision of the drafts, where there are some and their engines have a default."""

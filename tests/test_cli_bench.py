@@ -117,6 +117,7 @@ def test_requests_that_the_capacity_shortens_are_counted(run: Run) -> None:
     result = run("--max-new-tokens", 60)  # of 64 tokens; a line of its own says 3
     assert result.exit_code == 0
     says(result.stderr, "3 of 4", 64, "--max-seq-len")
+    says(run("--max-new-tokens", 60, "--route", "code", "--limit", 1).stderr, "1 of 1", "--max-seq-len")
 
 
 def test_options_reach_the_run(run: Run) -> None:

@@ -69,6 +69,13 @@ def test_the_system_message_stands_in_front(session: Session, monkeypatch: pytes
     assert [messages[0]["role"] for messages in given] == ["system", "system", "user"]
 
 
+@pytest.mark.parametrize("system", ["\udcff", "word " * 100])
+def test_a_system_message_that_cannot_be_sent_ends_the_command(system: str, built: Path) -> None:
+    result = CliRunner().invoke(main, ["chat", str(built), "--system", system], input="a\n")
+    assert (result.exit_code, result.stdout) == (2, "")
+    says(result.stderr)
+
+
 def test_accepted_tokens_have_a_colour_that_can_be_turned_off(session: Session) -> None:
     chunk = Chunk("two three", (1, 2), None, Statistics(), accepted=1, pieces=("two", " three"))
     terminal = Terminal(session, colour=True)

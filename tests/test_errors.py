@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from specexport import errors
-from specexport.errors import SpecExportError
+from specexport.errors import SpecExportError, reason_of
 from specexport.serve.wire.errors import CODES
 
 ROOT = Path(errors.__file__).parent
@@ -101,3 +101,12 @@ def raised() -> Iterator[tuple[str, ast.Call]]:
 @pytest.mark.parametrize("name", KINDS)
 def test_every_error_has_a_code_of_its_own_form(name: str) -> None:
     assert re.fullmatch("[a-z]+(_[a-z]+)+|stale", KINDS[name].code)
+
+
+def test_an_interrupt_of_an_import_stays_an_interrupt() -> None:
+    """pybind11 raises an `ImportError` from it, which says nothing of a package."""
+    error = ImportError("initialization failed")
+    assert reason_of(error) == "initialization failed"
+    error.__cause__ = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        reason_of(error)

@@ -7,7 +7,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from ...bundle import Bundle, ModelSpec
-from ...errors import BundleError, EngineError
+from ...errors import BundleError, EngineError, reason_of
 from ..base import Availability, Engine, OpenedDraft
 from ..catalogue import dotted, version_numbers
 from .assistant import OrtAssistant
@@ -31,8 +31,8 @@ def availability() -> Availability:
     try:
         import onnxruntime as ort
     except ImportError as error:  # a shared library that is missing or built for another system
-        reason = str(error).partition("\n")[0]
-        return Availability(False, f"onnxruntime is installed, but cannot be imported: {reason}", "install it again")
+        why = reason_of(error)
+        return Availability(False, f"onnxruntime is installed, but cannot be imported: {why}", "install it again")
     if version_numbers(ort.__version__)[:2] < OLDEST:
         needed = dotted(OLDEST)
         return Availability(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...bundle import Bundle
-from ...errors import BundleError, EngineError
+from ...errors import BundleError, EngineError, reason_of
 from ..base import Availability, Engine
 from ..cuda.device import CudaDevice
 from ..cuda.driver import find_gpu
@@ -54,7 +54,7 @@ def availability() -> Availability:
         import onnxruntime as ort
     except ImportError as error:  # a shared library that is missing or built for another system
         return Availability(
-            False, f"onnxruntime is installed, but cannot be imported: {reason(error)}", "install it again"
+            False, f"onnxruntime is installed, but cannot be imported: {reason_of(error)}", "install it again"
         )
     name = f"onnxruntime {ort.__version__}"
     if PROVIDER not in ort.get_available_providers():

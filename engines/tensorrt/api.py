@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...bundle import Bundle, Plan
-from ...errors import EngineError, MissingPackageError
+from ...errors import EngineError, MissingPackageError, reason_of
 from ..base import Availability
 from ..catalogue import dotted, version_numbers
 from ..cuda.driver import FROM_JETPACK, Gpu, find_gpu, missing_package, on_jetson
@@ -94,7 +94,7 @@ def _import(name: str) -> Any:
             raise missing_package(name, name.replace("_", "-")) from None
         raise _placeholder(name, f"its module {error.name} is missing") from None
     except (ImportError, OSError) as error:
-        reason = str(error).partition("\n")[0]
+        reason = reason_of(error)
         lacking = re.search(r"(lib)?(nvinfer|nvonnxparser|tensorrt)[\w.]*", reason)
         if lacking and ("No such file" in reason or "Could not find" in reason):
             raise _placeholder(name, f"{lacking[0].rstrip('.')} is missing") from None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specexport.errors import UnsupportedModelError
+from specexport.errors import ParameterError, UnsupportedModelError
 from specexport.exporter.build import build
 from specexport.exporter.checkpoints.config import keeps_states
 from specexport.exporter.checkpoints.find import find_checkpoint
@@ -41,6 +41,12 @@ def test_the_config_alone_says_what_the_model_shows(kind: str, tmp_path: Path) -
     checkpoint = find_checkpoint(str(save_hybrid(tmp_path / "checkpoint", kind)))
     assert keeps_states(checkpoint.config)
     assert any(layer.states for layer in probe_cache(checkpoint.load("fp32")))
+
+
+@pytest.mark.parametrize("given", [dict(max_seq_len=19), dict(max_seq_len=-1), dict(max_seq_len=20, tree_rows=1)])
+def test_a_capacity_that_is_too_small_is_refused_before_a_checkpoint_is_looked_for(given: dict[str, int]) -> None:
+    with refused(ParameterError, given["max_seq_len"], field="max_seq_len"):
+        BuildOptions(**given)  # type: ignore[arg-type]
 
 
 def test_trees_are_refused_before_an_export(hybrid: Path, pair: Pair, tmp_path: Path) -> None:
