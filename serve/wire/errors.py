@@ -148,14 +148,11 @@ def of_engine(error: BaseException) -> ApiError:
             return ApiError("unsupported_parameter", str(error))
         case LongPromptError():
             return too_long(str(error.field), error.tokens, error.capacity)
-        case ParameterError():
-            # The runtime's parameter by its name in requests.
-            field = (
-                f"specexport.{error.field}" if error.field in EXTENSION else CALLED.get(error.field or "", error.field)
-            )
+        case ParameterError(field=name):
+            field = f"specexport.{name}" if name in EXTENSION else CALLED.get(name or "", name)  # in requests
             message = str(error)
-            if message.startswith(f"{error.field} "):
-                message = f"{field}{message.removeprefix(str(error.field))}"
+            if message.startswith(f"{name} "):
+                message = f"{field}{message.removeprefix(str(name))}"
             return invalid(field, message, error.code)
         case SessionClosedError():
             return ApiError("shutting_down", "this server is shutting down", headers={"Retry-After": "1"})
