@@ -135,12 +135,12 @@ def test_a_place_that_cannot_be_written_to_is_told_before_the_work(tmp_path: Pat
     check_free(tmp_path / "new" / "out", False)
     assert names(tmp_path) == []
 
+
 def test_a_mount_point_is_told_before_the_work() -> None:
     """As of a container's volume: to rename it fails at the end."""
     for force in (None, False, True):
         with refused(OutputError, "/proc", "a folder in it", field="output"):
             check_free(Path("/proc"), force)
-
 
 
 @pytest.mark.parametrize("place", [".", ".."])
