@@ -143,7 +143,7 @@ def block_transposed(layer: str, size: int = 16) -> Damage:
             return values
         wide = np.stack([values & 15, values >> 4], -1).reshape(len(values), -1) if values.dtype == np.uint8 else values
         wide[:size, :size] = wide[:size, :size].T.copy()
-        return wide[:, ::2] | (wide[:, 1::2] << 4) if values.dtype == np.uint8 else wide
+        return (wide[:, ::2] | (wide[:, 1::2] << 4) if values.dtype == np.uint8 else wide).reshape(values.shape)
 
     return lambda model: change(stored(model, layer, "int8", "int4", "fp8"), transposed)
 
