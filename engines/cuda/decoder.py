@@ -15,7 +15,7 @@ from .device import Address, CudaDevice
 from .hidden import DeviceReader, DeviceTaps, hidden_bindings
 from .loaded_graph import Enqueue, LoadedGraph
 from .place_rows import RowPlacer
-from .protocol import Replay
+from .replay import Replay
 from .staging import Page, Slot
 from .states import DeviceStates, pattern
 

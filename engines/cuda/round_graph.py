@@ -28,7 +28,7 @@ from .decoder import DeviceDecoder
 from .device import Address, CudaDevice
 from .loaded_graph import Enqueue
 from .pick_row import RowPicker
-from .protocol import Replay
+from .replay import Replay
 from .rule_kernels import RuleKernels
 from .staging import Page
 

@@ -23,7 +23,6 @@ from ..base import Availability, Engine
 from ..cuda.device import CudaDevice
 from ..cuda.driver import find_gpu
 from ..cuda.engine import assemble
-from ..cuda.protocol import Device
 from .device_graph import OrtDeviceGraph, explain, reason
 from .session_options import check_threads, configure
 
@@ -174,7 +173,7 @@ def _missing(library: str) -> str | None:
     return None
 
 
-def _session(ort: Any, path: Path, threads: int, device: Device, wide: bool = False) -> Any:
+def _session(ort: Any, path: Path, threads: int, device: CudaDevice, wide: bool = False) -> Any:
     """wide: whether most passes are over two to eight tokens."""
     options = ort.SessionOptions()
     configure(options, threads)

@@ -17,9 +17,9 @@ from numpy.typing import DTypeLike
 
 from ...bundle import COUNTS, Contract, ModelSpec, Precision, Reads
 from ...errors import BundleError, EngineError
+from ..cuda.device import Address, CudaDevice
 from ..cuda.driver import size_text
 from ..cuda.loaded_graph import Enqueue
-from ..cuda.protocol import Address, Device
 from .graphs import Signature, check_graph, still_open
 from .hidden import fuse_signatures, hidden_shapes
 from .states import state_signatures
@@ -46,7 +46,7 @@ class OrtDeviceGraph:
 
     scratch_bytes = 0  # its arena has the memory
 
-    def __init__(self, ort: Any, session: Any, path: Path, device: Device) -> None:
+    def __init__(self, ort: Any, session: Any, path: Path, device: CudaDevice) -> None:
         self._session, self._path, self._device = session, path, device
         self._options = ort.RunOptions()
         for key, value in RUN_OPTIONS.items():

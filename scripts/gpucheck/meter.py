@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from specexport.engines.cuda.device import CudaDevice, Launch
-from specexport.engines.cuda.protocol import Address
+from specexport.engines.cuda.device import Address, CudaDevice, Launch
 
 from .timing import Sample
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from specexport.engines.cuda.device import CudaDevice
+from specexport.engines.cuda.device import ALIGNMENT, Address, CudaDevice
 from specexport.engines.cuda.pick_row import RowPicker
 from specexport.engines.cuda.place_rows import PTX, RowPlacer
-from specexport.engines.cuda.protocol import ALIGNMENT, Address, Replay
+from specexport.engines.cuda.replay import Replay
 from specexport.engines.cuda.staging import Page
 from specexport.errors import EngineError
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from specexport.engines.cuda.protocol import ALIGNMENT
+from specexport.engines.cuda.device import ALIGNMENT
 
 from support.fake_graph import Shape
 from support.fake_tensorrt_types import (

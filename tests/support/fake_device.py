@@ -11,9 +11,8 @@ from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
-from specexport.engines.cuda.device import CudaDevice, Launch
+from specexport.engines.cuda.device import Address, CudaDevice, Launch
 from specexport.engines.cuda.driver import Driver
-from specexport.engines.cuda.protocol import Address
 
 from support.cuda_on_host import THREADS
 from support.fake_driver import FakeDriver

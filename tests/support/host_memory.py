@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from specexport.engines.cuda.protocol import ALIGNMENT
+from specexport.engines.cuda.device import ALIGNMENT
 
 
 class HostMemory:

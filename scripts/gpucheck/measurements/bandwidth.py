@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from specexport.engines.cuda.protocol import Address
+from specexport.engines.cuda.device import Address
 
 from ..timing import Spread
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from specexport.engines.cuda.protocol import Replay
+from specexport.engines.cuda.replay import Replay
 from specexport.errors import EngineError
 from support.fake_device import FakeDevice
 from support.refusals import refused

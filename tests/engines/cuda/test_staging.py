@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from specexport.engines.cuda.protocol import ALIGNMENT
+from specexport.engines.cuda.device import ALIGNMENT
 from specexport.engines.cuda.staging import Page
 from support.fake_device import FakeDevice
 

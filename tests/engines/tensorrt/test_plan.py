@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from specexport.bundle import CacheLayer, Contract
-from specexport.engines.cuda.protocol import Address
+from specexport.engines.cuda.device import Address
 from specexport.engines.tensorrt.api import Library
 from specexport.engines.tensorrt.compile import model_profiles
 from specexport.engines.tensorrt.plan import LoadedPlan

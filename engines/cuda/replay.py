@@ -1,15 +1,11 @@
-"""Work that runs directly once and is then replayed from a captured graph, and the names of a GPU for other folders."""
+"""Work that runs directly once and is then replayed from a captured graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from .device import ALIGNMENT as ALIGNMENT
-from .device import Address as Address
 from .device import CudaDevice
-
-Device = CudaDevice
 
 
 class Replay:
@@ -19,7 +15,7 @@ class Replay:
     addresses and shapes are bound once, when the passes are made, so nothing else that a graph depends on changes.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         self._device = device
         self._graphs: dict[Hashable, Any] = {}
 
