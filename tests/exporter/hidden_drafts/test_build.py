@@ -246,12 +246,12 @@ def test_states_of_the_wrong_layer_fail_the_proof(
     target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_speculators(tmp_path / "head")
-    layers = taps._layers
+    layers = taps.decoder_layers
 
     def off_by_one(*arguments: Any) -> Any:
         return torch.nn.ModuleList([*layers(*arguments)][1:])
 
-    monkeypatch.setattr(taps, "_layers", off_by_one)
+    monkeypatch.setattr(taps, "decoder_layers", off_by_one)
     with pytest.raises(ProofError, match="hidden states at tap 2"):
         build(str(target), str(tmp_path / "head"), tmp_path / "b", options(tmp_path / "cache"))
 
