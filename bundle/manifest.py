@@ -109,6 +109,8 @@ class Manifest:
     defaults: Defaults = field(default_factory=Defaults, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
+        if not self.engines:
+            raise ValueError("it names no engine; a bundle is built for one at least")
         if len(set(self.draft_names)) < len(self.drafts):
             raise ValueError(f"the drafts are called {', '.join(self.draft_names)}; each needs a name of its own")
         for label, model in self.models.items():

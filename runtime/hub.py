@@ -25,6 +25,8 @@ def local_bundle(path: str | os.PathLike[str]) -> Path:
     An existing folder takes precedence. Files go to huggingface_hub's cache, and only missing ones are downloaded.
     Raises `BundleError` for what is neither, `MissingPackageError` without huggingface_hub.
     """
+    if not os.fspath(path):
+        raise BundleError("the bundle's path is empty; give a folder, or a name on the hub", code="bundle_not_found")
     folder = Path(path)
     if not os.path.lexists(folder) and (reason := address_reason(os.fspath(path))) is not None:
         raise BundleError(reason, code="bundle_not_found")

@@ -117,6 +117,11 @@ def test_an_unknown_key(root: Path) -> None:
     check(refusal(root), field="manifest.json.contract.colour")
 
 
+def test_a_bundle_has_an_engine(root: Path) -> None:
+    edit(root, lambda m: m["engines"].clear())
+    check(refusal(root), "engine", field="manifest.json")
+
+
 def test_what_a_bundle_does_not_use_is_not_written(root: Path) -> None:
     """So that earlier versions of specexport, which refuse unknown keys, read it."""
     raw = json.loads((root / MANIFEST).read_text())

@@ -159,7 +159,7 @@ class Decoding:
                     kept = len(pieces)
                     context.truncate(len(context.tokens) - len(tokens) + kept)
                     statistics.emitted += kept
-                    if outcome.draft_tokens:
+                    if not {"grammar", "prediction"}.issuperset(outcome.sources):  # of the request, not of a drafter
                         statistics.count_drafter(outcome.drafter or str(request.drafter))
                     if request.matcher is not None:
                         statistics.grammar_seconds = request.matcher.seconds

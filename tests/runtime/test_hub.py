@@ -75,6 +75,11 @@ def test_the_address_of_a_page_is_answered_with_the_name(address: str, name: str
         local_bundle(address)
 
 
+def test_an_empty_path_is_not_the_current_folder() -> None:
+    with refused(BundleError, "is empty", code="bundle_not_found"):
+        local_bundle("")
+
+
 def test_a_folder_goes_before_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hf.co/org/tiny").mkdir(parents=True)

@@ -127,6 +127,15 @@ def test_speculative_output_is_plain_constrained_output(make_session: MakeSessio
     assert found["drafted"] > found["accepted"] > 100
 
 
+def test_rounds_of_forced_tokens_alone_are_no_drafters(make_session: MakeSession) -> None:
+    keys = {"type": "object", "properties": {"a long name": {"type": "string"}}, "required": ["a long name"]}
+    session, options = make_session(), {"grammar": Grammar.json_schema(keys), "num_draft_tokens": 4}
+    *_, last = chunks = list(session.stream(PROMPT, max_new_tokens=120, drafter="model", **options))
+    drafted = [set(chunk.sources) for chunk in chunks if chunk.sources]
+    assert {"grammar"} in drafted
+    assert sum(last.statistics.rounds_by_drafter.values()) == len([found for found in drafted if "model" in found]) > 0
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", range(8))
 def test_200_schemas_by_every_drafter(make_session: MakeSession, part: int) -> None:
