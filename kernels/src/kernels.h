@@ -60,11 +60,12 @@ struct Kernels {
   // Hadamard turn where block is not 0.
   void (*prepare)(const float* x, const float* skip, const float* gain, float epsilon, int block, int size,
                   float* total, float* y);
-  // x [padded(size)] to q, the same; sums [padded(size) / 32] of its blocks, or null.
-  void (*round_row)(const float* x, int size, int8_t* q, int32_t* sums, Row* row);
+  // x [padded(size)] to q, the same; offsets [padded(size) / 32], or null: -8 times the sums of its blocks, since 8 is 0
+  // in int4.
+  void (*round_row)(const float* x, int size, int8_t* q, float* offsets, Row* row);
   // Panels [from, to) of the product for `rows` rows. x: int8 [rows][padded(inputs)] or fp32 the same; y: [rows][outputs],
   // or [rows][outputs / 2] with a gate, whose panels are counted in its first half.
-  void (*multiply)(const Product& product, const void* x, const Row* scales, const int32_t* sums, int rows, int from,
+  void (*multiply)(const Product& product, const void* x, const Row* scales, const float* offsets, int rows, int from,
                    int to, float* y);
   // Rows of rotary embedding: the first `turned` values of x [size] by tables cosines and sines [turned / 2], times scale.
   void (*rotate)(const float* x, const float* cosines, const float* sines, int turned, bool neighbours, float scale,

@@ -98,14 +98,6 @@ inline __m256i four_of(const int8_t* x) {
 inline __m256i bytes_at(const void* p, int part) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p) + part);
 }
-inline Sums add_pairs(Sums a, __m256i unsigned_bytes, __m256i signed_bytes) {
-#ifdef __AVXVNNI__
-  return {_mm256_dpbusd_avx_epi32(a.v, unsigned_bytes, signed_bytes)};
-#else
-  const __m256i pairs = _mm256_maddubs_epi16(unsigned_bytes, signed_bytes);
-  return {_mm256_add_epi32(a.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
-#endif
-}
 #ifdef __AVXVNNI__
 // VNNI multiplies unsigned by signed: weights are shifted by 128, and the sum starts at -128 times the activations'.
 struct Weights {
@@ -115,8 +107,11 @@ inline Sums start(int32_t sum_of_row) { return {_mm256_set1_epi32(-128 * sum_of_
 inline Weights weights_of(const int8_t* p, int part) {
   return {_mm256_xor_si256(bytes_at(p, part), _mm256_set1_epi8(-128))};
 }
-inline Sums add_products(Sums a, const Weights& w, const int8_t* x) { return add_pairs(a, w.shifted, four_of(x)); }
+inline Sums add_products(Sums a, const Weights& w, const int8_t* x) {
+  return {_mm256_dpbusd_avx_epi32(a.v, w.shifted, four_of(x))};
+}
 #else
+inline __m256i sums_of_pairs(__m256i words) { return _mm256_madd_epi16(words, _mm256_set1_epi16(1)); }
 // |w| times a with the sign of w: both within 127, so that two products fit into 16 bits.
 struct Weights {
   __m256i value, magnitude;
@@ -127,7 +122,8 @@ inline Weights weights_of(const int8_t* p, int part) {
   return {w, _mm256_abs_epi8(w)};
 }
 inline Sums add_products(Sums a, const Weights& w, const int8_t* x) {
-  return add_pairs(a, w.magnitude, _mm256_sign_epi8(four_of(x), w.value));
+  const __m256i pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(four_of(x), w.value));
+  return {_mm256_add_epi32(a.v, sums_of_pairs(pairs))};
 }
 #endif
 struct Nibbles {
@@ -137,8 +133,21 @@ inline Nibbles nibbles_of(const uint8_t* p, int part, bool high) {
   const __m256i both = bytes_at(p, part);
   return {_mm256_and_si256(high ? _mm256_srli_epi16(both, 4) : both, _mm256_set1_epi8(15))};
 }
-inline Sums add_products(Sums a, const Nibbles& w, const int8_t* x) { return add_pairs(a, w.value, four_of(x)); }
 inline Ints joined(const Sums (&a)[PARTS]) { return {a[0].v, a[1].v}; }
+#ifdef __AVXVNNI__
+using BlockSums = Sums;
+inline BlockSums add_products(BlockSums a, const Nibbles& w, const int8_t* x) {
+  return {_mm256_dpbusd_avx_epi32(a.v, w.value, four_of(x))};
+}
+#else
+struct BlockSums {  // in 16 bits: a block adds sixteen products of at most 15 * 127 to each of them
+  __m256i v;
+};
+inline BlockSums add_products(BlockSums a, const Nibbles& w, const int8_t* x) {
+  return {_mm256_add_epi16(a.v, _mm256_maddubs_epi16(w.value, four_of(x)))};
+}
+inline Ints joined(const BlockSums (&a)[PARTS]) { return {sums_of_pairs(a[0].v), sums_of_pairs(a[1].v)}; }
+#endif
 
 constexpr int INT_ROWS = 5, FLOAT_ROWS = 6, INT_SUMS = 4, FLOAT_SUMS = 5, VALUE_ROWS = 3, VALUE_CHUNK = 2, SCORE_ROWS = 1;
 

@@ -97,13 +97,10 @@ inline Weights weights_of(const int8_t* p, int) {
   const __m512i w = _mm512_loadu_si512(p);
   return {_mm512_abs_epi8(w), _mm512_movepi8_mask(w)};
 }
-inline Sums add_pairs(Sums a, __m512i unsigned_bytes, __m512i signed_bytes) {
-  const __m512i pairs = _mm512_maddubs_epi16(unsigned_bytes, signed_bytes);
-  return ints(_mm512_add_epi32(bits(a), _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))));
-}
+inline __m512i sums_of_pairs(__m512i words) { return _mm512_madd_epi16(words, _mm512_set1_epi16(1)); }
 inline Sums add_products(Sums a, const Weights& w, const int8_t* x) {
-  const __m512i four = four_of(x);
-  return add_pairs(a, w.magnitude, _mm512_mask_sub_epi8(four, w.negative, _mm512_setzero_si512(), four));
+  const __m512i four = four_of(x), with_sign = _mm512_mask_sub_epi8(four, w.negative, _mm512_setzero_si512(), four);
+  return ints(_mm512_add_epi32(bits(a), sums_of_pairs(_mm512_maddubs_epi16(w.magnitude, with_sign))));
 }
 #endif
 struct Nibbles {
@@ -113,14 +110,21 @@ inline Nibbles nibbles_of(const uint8_t* p, int, bool high) {
   const __m512i both = _mm512_loadu_si512(p);
   return {_mm512_and_si512(high ? _mm512_srli_epi16(both, 4) : both, _mm512_set1_epi8(15))};
 }
-inline Sums add_products(Sums a, const Nibbles& w, const int8_t* x) {
-#ifdef __AVX512VNNI__
-  return ints(_mm512_dpbusd_epi32(bits(a), w.value, four_of(x)));
-#else
-  return add_pairs(a, w.value, four_of(x));
-#endif
-}
 inline Ints joined(const Sums (&a)[PARTS]) { return a[0]; }
+#ifdef __AVX512VNNI__
+using BlockSums = Sums;
+inline BlockSums add_products(BlockSums a, const Nibbles& w, const int8_t* x) {
+  return ints(_mm512_dpbusd_epi32(bits(a), w.value, four_of(x)));
+}
+#else
+struct BlockSums {  // in 16 bits: a block adds sixteen products of at most 15 * 127 to each of them
+  __m512i v;
+};
+inline BlockSums add_products(BlockSums a, const Nibbles& w, const int8_t* x) {
+  return {_mm512_add_epi16(a.v, _mm512_maddubs_epi16(w.value, four_of(x)))};
+}
+inline Ints joined(const BlockSums (&a)[PARTS]) { return ints(sums_of_pairs(a[0].v)); }
+#endif
 
 constexpr int INT_ROWS = 8, FLOAT_ROWS = 8, INT_SUMS = 24, FLOAT_SUMS = 20, VALUE_ROWS = 6, VALUE_CHUNK = 4, SCORE_ROWS = 3;
 

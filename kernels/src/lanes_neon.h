@@ -142,6 +142,7 @@ inline Sums add_products(Sums a, const Weights& w, const int8_t* x) {
 #endif
 }
 inline Ints joined(const Sums (&a)[PARTS]) { return {{a[0].v, a[1].v, a[2].v, a[3].v}}; }
+using BlockSums = Sums;  // of int4's products over one block
 
 constexpr int INT_ROWS = 5, FLOAT_ROWS = 5, INT_SUMS = 5, FLOAT_SUMS = 5, VALUE_ROWS = 3, VALUE_CHUNK = 2, SCORE_ROWS = 1;
 

@@ -156,6 +156,7 @@ inline Sums add_products(Sums a, const Nibbles& w, const int8_t* x) {
   return a;
 }
 inline Ints joined(const Sums (&a)[PARTS]) { return a[0]; }
+using BlockSums = Sums;  // of int4's products over one block
 
 // How many rows and panels a tile has: what the registers hold.
 constexpr int INT_ROWS = 4, FLOAT_ROWS = 4, INT_SUMS = 4, FLOAT_SUMS = 4, VALUE_ROWS = 2, VALUE_CHUNK = 2, SCORE_ROWS = 1;

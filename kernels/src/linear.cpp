@@ -86,12 +86,12 @@ void multiply_rows(const LinearSettings& settings, Format format, ort::Type type
   const bool as_they_are = !integers(format) && !gain && !settings.hadamard && stride == static_cast<size_t>(inputs);
   static thread_local Scratch scratch;
   const size_t values = as_they_are ? 0 : aligned(count * stride * (integers(format) ? 1 : sizeof(float)));
-  const size_t sums_bytes = aligned(count * stride / BLOCK * sizeof(int32_t));
-  char* memory = scratch.get(values + sums_bytes + count * sizeof(Row));
+  const size_t offsets_bytes = aligned(count * stride / BLOCK * sizeof(float));
+  char* memory = scratch.get(values + offsets_bytes + count * sizeof(Row));
   auto* q = reinterpret_cast<int8_t*>(memory);
   auto* floats = reinterpret_cast<float*>(memory);
-  auto* sums = reinterpret_cast<int32_t*>(memory + values);
-  auto* scale_of = reinterpret_cast<Row*>(memory + values + sums_bytes);
+  auto* offsets = reinterpret_cast<float*>(memory + values);
+  auto* scale_of = reinterpret_cast<Row*>(memory + values + offsets_bytes);
 
   auto prepare = [&](size_t r) {
     const size_t at = r * static_cast<size_t>(inputs);
@@ -100,7 +100,7 @@ void multiply_rows(const LinearSettings& settings, Format format, ort::Type type
     kernels->prepare(x.as<float>() + at, skip ? skip.as<float>() + at : nullptr, gain ? gain.as<float>() : nullptr,
                      settings.epsilon, static_cast<int>(settings.hadamard), inputs, total ? total + at : nullptr, row);
     if (integers(format)) kernels->round_row(row, inputs, q + r * stride,
-                                              format == Format::int4 ? sums + r * stride / BLOCK : nullptr, scale_of + r);
+                                              format == Format::int4 ? offsets + r * stride / BLOCK : nullptr, scale_of + r);
   };
   if (!as_they_are) {
     if (rows < 4) for (size_t r = 0; r < count; ++r) prepare(r);
@@ -120,7 +120,7 @@ void multiply_rows(const LinearSettings& settings, Format format, ort::Type type
     parallel(c, static_cast<size_t>(tasks), [&](size_t i) {
       const int from = static_cast<int>(static_cast<int64_t>(parts) * static_cast<int64_t>(i) / tasks) * each;
       const int to = static_cast<int>(static_cast<int64_t>(parts) * static_cast<int64_t>(i + 1) / tasks) * each;
-      kernels->multiply(product, prepared, scale_of, sums, rows, from, std::min(to, panels), y);
+      kernels->multiply(product, prepared, scale_of, offsets, rows, from, std::min(to, panels), y);
     });
   } else {
     const size_t quads = static_cast<size_t>((panels + 3) / 4);
@@ -129,7 +129,7 @@ void multiply_rows(const LinearSettings& settings, Format format, ort::Type type
       const size_t begin = i / quads * ROWS_A_TASK, n = std::min<size_t>(ROWS_A_TASK, count - begin);
       const int from = static_cast<int>(i % quads) * 4, to = std::min(from + 4, panels);
       const size_t at = begin * stride * (integers(format) ? 1 : sizeof(float));
-      kernels->multiply(product, static_cast<const char*>(prepared) + at, scale_of + begin, sums + begin * stride / BLOCK,
+      kernels->multiply(product, static_cast<const char*>(prepared) + at, scale_of + begin, offsets + begin * stride / BLOCK,
                         static_cast<int>(n), from, to, y + begin * width);
     });
   }

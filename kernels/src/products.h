@@ -59,19 +59,19 @@ inline Tile<R, P> int8_tile(const Product& product, const int8_t* x, const Row* 
 }
 
 template <int R, int P>
-inline Tile<R, P> int4_tile(const Product& product, const int8_t* x, const Row* rows, const int32_t* sums_of_blocks,
-                            int panel) {
+inline Tile<R, P> int4_tile(const Product& product, const int8_t* x, const Row* rows, const float* offsets, int panel) {
   const size_t inputs = padded_inputs(product), blocks = inputs / BLOCK;
   const uint8_t* w = static_cast<const uint8_t*>(product.weights) + static_cast<size_t>(panel) * inputs * PANEL / 2;
   const float* scales = product.scales + static_cast<size_t>(panel) * blocks * PANEL;
+  constexpr int STEPS = PARTS == 1 ? 4 : 1;  // unrolled: with sixteen registers more steps would spill
   Tile<R, P> tile;
   SPX_UNROLL(r, R) SPX_UNROLL(p, P) tile.sum[r][p] = all(0.0f);
   for (size_t b = 0; b < blocks; ++b) {
     SPX_UNROLL(p, P) {
-      Sums sums[R][PARTS];
-      SPX_UNROLL(r, R) SPX_UNROLL(i, PARTS) sums[r][i] = start(0);
+      BlockSums sums[R][PARTS] = {};
       const uint8_t* at = w + (static_cast<size_t>(p) * blocks + b) * PANEL * BLOCK / 2;
-      SPX_UNROLL(g, 4) SPX_UNROLL(i, PARTS) {
+      for (int step = 0; step < 4; step += STEPS) SPX_UNROLL(j, STEPS) SPX_UNROLL(i, PARTS) {
+        const int g = step + j;
         if (i == 0) prefetch(at + ahead<P>(inputs * PANEL / 2) + 64 * g);
         const Nibbles low = nibbles_of(at + 64 * g, i, false), high = nibbles_of(at + 64 * g, i, true);
         SPX_UNROLL(r, R) {
@@ -81,8 +81,8 @@ inline Tile<R, P> int4_tile(const Product& product, const int8_t* x, const Row* 
       }
       const Floats scale = load(scales + (static_cast<size_t>(p) * blocks + b) * PANEL);
       SPX_UNROLL(r, R) {
-        const float offset = -8.0f * static_cast<float>(sums_of_blocks[static_cast<size_t>(r) * blocks + b]);
-        tile.sum[r][p] = fma(to_floats(joined(sums[r])) + all(offset), scale, tile.sum[r][p]);
+        const Floats offset = all(offsets[static_cast<size_t>(r) * blocks + b]);
+        tile.sum[r][p] = fma(to_floats(joined(sums[r])) + offset, scale, tile.sum[r][p]);
       }
     }
   }
@@ -120,10 +120,10 @@ inline Tile<R, P> float_tile(const Product& product, const float* x, int panel) 
 }
 
 template <Format F, int R, int P>
-inline Tile<R, P> tile_of(const Product& product, const void* x, const Row* rows, const int32_t* sums, int panel) {
+inline Tile<R, P> tile_of(const Product& product, const void* x, const Row* rows, const float* offsets, int panel) {
   if constexpr (F == Format::int8) return int8_tile<R, P>(product, static_cast<const int8_t*>(x), rows, panel);
   else if constexpr (F == Format::int4)
-    return int4_tile<R, P>(product, static_cast<const int8_t*>(x), rows, sums, panel);
+    return int4_tile<R, P>(product, static_cast<const int8_t*>(x), rows, offsets, panel);
   else return float_tile<F, R, P>(product, static_cast<const float*>(x), panel);
 }
 
@@ -138,14 +138,14 @@ inline void add_bias(const Product& product, int panel, Tile<R, P>* tile) {
 }
 
 template <Format F, int R, int P>
-inline void tile_into(const Product& product, const void* x, const Row* rows, const int32_t* sums, int panel, float* y) {
-  Tile<R, P> tile = tile_of<F, R, P>(product, x, rows, sums, panel);
+inline void tile_into(const Product& product, const void* x, const Row* rows, const float* offsets, int panel, float* y) {
+  Tile<R, P> tile = tile_of<F, R, P>(product, x, rows, offsets, panel);
   add_bias(product, panel, &tile);
   int width = product.outputs;
   if (product.gate != Gate::none) {
     width /= 2;
     const int other = panel + width / PANEL;
-    Tile<R, P> up = tile_of<F, R, P>(product, x, rows, sums, other);
+    Tile<R, P> up = tile_of<F, R, P>(product, x, rows, offsets, other);
     add_bias(product, other, &up);
     for (int r = 0; r < R; ++r)
       for (int p = 0; p < P; ++p) tile.sum[r][p] = gated(tile.sum[r][p], up.sum[r][p], product.gate);
@@ -167,17 +167,17 @@ constexpr int panels_beside() {
 }
 
 template <Format F, int R, bool FEW>
-inline void rows_into(const Product& product, const void* x, const Row* rows, const int32_t* sums, int from, int to,
+inline void rows_into(const Product& product, const void* x, const Row* rows, const float* offsets, int from, int to,
                       float* y) {
   constexpr int P = panels_beside<F, R, FEW>();
   int panel = from;
-  for (; panel + P <= to; panel += P) tile_into<F, R, P>(product, x, rows, sums, panel, y);
+  for (; panel + P <= to; panel += P) tile_into<F, R, P>(product, x, rows, offsets, panel, y);
   if constexpr (P > 1)
-    for (; panel < to; ++panel) tile_into<F, R, 1>(product, x, rows, sums, panel, y);
+    for (; panel < to; ++panel) tile_into<F, R, 1>(product, x, rows, offsets, panel, y);
 }
 
 template <Format F>
-inline void multiply_as(const Product& product, const void* x, const Row* rows, const int32_t* sums, int count,
+inline void multiply_as(const Product& product, const void* x, const Row* rows, const float* offsets, int count,
                         int from, int to, float* y) {
   constexpr bool integers = F == Format::int8 || F == Format::int4;
   constexpr int MOST = integers ? INT_ROWS : FLOAT_ROWS;
@@ -190,14 +190,14 @@ inline void multiply_as(const Product& product, const void* x, const Row* rows, 
     const size_t at = static_cast<size_t>(done) * stride;
     const void* some = integers ? static_cast<const void*>(static_cast<const int8_t*>(x) + at)
                                 : static_cast<const void*>(static_cast<const float*>(x) + at);
-    const int32_t* some_sums = sums ? sums + at / BLOCK : nullptr;
+    const float* some_offsets = offsets ? offsets + at / BLOCK : nullptr;
     const Row* some_rows = integers ? rows + done : nullptr;
     float* z = y + static_cast<size_t>(done) * width;
     switch (n) {
 #define SPX_ROWS(R)                                                                           \
   case R:                                                                                     \
     if constexpr (R <= MOST)                                                                  \
-      (few ? rows_into<F, R, integers> : rows_into<F, R, false>)(product, some, some_rows, some_sums, from, to, z); \
+      (few ? rows_into<F, R, integers> : rows_into<F, R, false>)(product, some, some_rows, some_offsets, from, to, z); \
     break;
       SPX_ROWS(1) SPX_ROWS(2) SPX_ROWS(3) SPX_ROWS(4) SPX_ROWS(5) SPX_ROWS(6) SPX_ROWS(7) SPX_ROWS(8) SPX_ROWS(9)
 #undef SPX_ROWS
@@ -206,14 +206,14 @@ inline void multiply_as(const Product& product, const void* x, const Row* rows, 
   }
 }
 
-inline void multiply(const Product& product, const void* x, const Row* rows, const int32_t* sums, int count, int from,
+inline void multiply(const Product& product, const void* x, const Row* rows, const float* offsets, int count, int from,
                      int to, float* y) {
   switch (product.format) {
-    case Format::int8: return multiply_as<Format::int8>(product, x, rows, sums, count, from, to, y);
-    case Format::int4: return multiply_as<Format::int4>(product, x, rows, sums, count, from, to, y);
-    case Format::bf16: return multiply_as<Format::bf16>(product, x, rows, sums, count, from, to, y);
-    case Format::fp16: return multiply_as<Format::fp16>(product, x, rows, sums, count, from, to, y);
-    case Format::fp32: return multiply_as<Format::fp32>(product, x, rows, sums, count, from, to, y);
+    case Format::int8: return multiply_as<Format::int8>(product, x, rows, offsets, count, from, to, y);
+    case Format::int4: return multiply_as<Format::int4>(product, x, rows, offsets, count, from, to, y);
+    case Format::bf16: return multiply_as<Format::bf16>(product, x, rows, offsets, count, from, to, y);
+    case Format::fp16: return multiply_as<Format::fp16>(product, x, rows, offsets, count, from, to, y);
+    case Format::fp32: return multiply_as<Format::fp32>(product, x, rows, offsets, count, from, to, y);
   }
 }
 

@@ -71,7 +71,7 @@ inline void hadamard(float* x, int size, int block) {
 
 // x [size] in steps of its largest magnitude / 127, to integers within +-127. x and q are padded.
 // A row without a finite magnitude gets the scale NaN, so that all of its products are NaN; a row below 1e-30 is zero.
-inline void round_row(const float* x, int size, int8_t* q, int32_t* sums, Row* row) {
+inline void round_row(const float* x, int size, int8_t* q, float* offsets, Row* row) {
   Floats top = all(0.0f), spoiled = all(0.0f);
   for (int i = 0; i < size; i += 16) {
     const Floats a = load(x + i);
@@ -89,7 +89,7 @@ inline void round_row(const float* x, int size, int8_t* q, int32_t* sums, Row* r
       narrow_to_int8(q + i + 16 * j, half[j]);
     }
     const Floats total = half[0] + half[1];
-    if (sums) sums[i / BLOCK] = static_cast<int32_t>(sum(total));
+    if (offsets) offsets[i / BLOCK] = -8.0f * sum(total);
     whole = whole + total;
   }
   row->sum = static_cast<int32_t>(sum(whole));

@@ -38,12 +38,12 @@ void products(const Kernels* k, int inputs, int outputs, int rows, Gate gate) {
   const std::vector<float> gain = random.floats(static_cast<size_t>(inputs));
   std::vector<float> prepared(count * stride), total(x.size());
   std::vector<int8_t> q(count * stride);
-  std::vector<int32_t> sums(count * stride / BLOCK);
+  std::vector<float> offsets(count * stride / BLOCK);
   std::vector<Row> scales(count);
   for (size_t r = 0; r < count; ++r) {
     const size_t at = r * static_cast<size_t>(inputs);
     k->prepare(&x[at], &skip[at], gain.data(), 1e-5f, inputs % 32 ? 0 : 32, inputs, &total[at], &prepared[r * stride]);
-    k->round_row(&prepared[r * stride], inputs, &q[r * stride], &sums[r * stride / BLOCK], &scales[r]);
+    k->round_row(&prepared[r * stride], inputs, &q[r * stride], &offsets[r * stride / BLOCK], &scales[r]);
   }
   print("prepared", inputs, rows, 0, prepared.data(), prepared.size() * 4);
   print("rounded", inputs, rows, 0, q.data(), q.size());
@@ -65,8 +65,8 @@ void products(const Kernels* k, int inputs, int outputs, int rows, Gate gate) {
                           gate};
     const void* in = integers ? static_cast<const void*>(q.data()) : prepared.data();
     const int last = static_cast<int>(gate == Gate::none ? panels : panels / 2);
-    k->multiply(product, in, scales.data(), sums.data(), rows, 0, last / 2, y.data());
-    k->multiply(product, in, scales.data(), sums.data(), rows, last / 2, last, y.data());
+    k->multiply(product, in, scales.data(), offsets.data(), rows, 0, last / 2, y.data());
+    k->multiply(product, in, scales.data(), offsets.data(), rows, last / 2, last, y.data());
     print("product", static_cast<int>(format), inputs, outputs, y.data(), y.size() * 4);
     std::vector<float> row(static_cast<size_t>(inputs));
     k->look_up(product, outputs - 1, row.data());
