@@ -23,6 +23,7 @@ from .policy.cost_model import Costs
 from .policy.decisions import Decisions
 from .policy.schedule import Schedule
 from .request import make_request
+from .sampling.options import Whole
 from .sampling.parameters import SamplingParameters, with_overrides
 from .signature import takes
 from .state.cached_decoder import Cancellation
@@ -245,6 +246,7 @@ class Session:
         Rows that other requests left in the cache have no logits and are computed again, in passes as wide as a
         verification. Raises what `stream` raises.
         """
+        likeliest = Whole().check("likeliest", likeliest)
         params = SamplingParameters(max_new_tokens=0, speculate=False, prompt_logprobs=likeliest, cache_salt=cache_salt)
         return self.generate(prompt, params)
 

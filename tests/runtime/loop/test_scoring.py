@@ -168,8 +168,9 @@ def test_what_cannot_be_scored(session: Session) -> None:
             session.score(empty)
     with refused(ParameterError, "1", field="max_new_tokens"):
         session.generate([1, 2], max_new_tokens=0)
-    with refused(ParameterError, field="prompt_logprobs"):
-        session.score([1, 2], likeliest=-1)
+    for likeliest in (-1, None):
+        with refused(ParameterError, field="likeliest"):
+            session.score([1, 2], likeliest=likeliest)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("length", [1, 2, 9, 17, 30])
