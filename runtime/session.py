@@ -280,7 +280,7 @@ class Session:
         """
         if holds(self._running) and not self._released:
             self.cancel()
-            raise _busy()
+            raise SessionBusyError("this thread is in a call of the session, now cancelled; close it after that call")
         self._closed = True  # at once, so that a thread with many requests does not begin the next one
         try:
             self.cancel()
@@ -323,11 +323,9 @@ class Session:
         """Called before waiting for anything, and again once nothing can change it."""
         self._check_open()
         if self._open_stream is not None:
-            raise _busy()
-
-
-def _busy() -> SessionBusyError:
-    return SessionBusyError("this session has another open stream; finish or close that one, or load a second session")
+            raise SessionBusyError(
+                "this session has another open stream; finish or close that one, or load a second session"
+            )
 
 
 def _closed() -> SessionClosedError:
