@@ -47,10 +47,11 @@ def check_free(final: Path, force: bool | None) -> None:
             if parent.exists() and not parent.is_dir():
                 raise OutputError(f"{parent} is a file, so {final} cannot be made; choose another --output", "output")
         if final.exists() or final.is_symlink():
+            is_bundle = (final / MANIFEST).is_file()
             if not force:
-                instead = "" if force is None else ", or replace it with --force"
+                instead = ", or replace it with --force" if force is False and is_bundle else ""
                 raise OutputError(f"{final} exists; choose another --output{instead}", code="output_exists")
-            if not (final / MANIFEST).is_file():
+            if not is_bundle:
                 raise OutputError(
                     f"{final} exists and is not a bundle (it has no {MANIFEST}); --force replaces bundles only",
                     code="output_exists",

@@ -23,6 +23,7 @@ from .policy.cost_model import Costs
 from .policy.decisions import Decisions
 from .policy.schedule import Schedule
 from .request import make_request
+from .sampling.options import Whole
 from .sampling.parameters import SamplingParameters, with_overrides
 from .signature import takes
 from .state.cached_decoder import Cancellation
@@ -245,6 +246,7 @@ class Session:
         Rows that other requests left in the cache have no logits and are computed again, in passes as wide as a
         verification. Raises what `stream` raises.
         """
+        likeliest = Whole().check("likeliest", likeliest)
         params = SamplingParameters(max_new_tokens=0, speculate=False, prompt_logprobs=likeliest, cache_salt=cache_salt)
         return self.generate(prompt, params)
 
@@ -278,7 +280,7 @@ class Session:
         """
         if holds(self._running) and not self._released:
             self.cancel()
-            raise _busy()
+            raise SessionBusyError("this thread is in a call of the session, now cancelled; close it after that call")
         self._closed = True  # at once, so that a thread with many requests does not begin the next one
         try:
             self.cancel()
@@ -321,11 +323,9 @@ class Session:
         """Called before waiting for anything, and again once nothing can change it."""
         self._check_open()
         if self._open_stream is not None:
-            raise _busy()
-
-
-def _busy() -> SessionBusyError:
-    return SessionBusyError("this session has another open stream; finish or close that one, or load a second session")
+            raise SessionBusyError(
+                "this session has another open stream; finish or close that one, or load a second session"
+            )
 
 
 def _closed() -> SessionClosedError:

@@ -106,11 +106,13 @@ class Number(Option):
 
 @dataclass(frozen=True, kw_only=True)
 class Whole(Option):
-    least: int = 0
+    """least: None if other options decide it."""
+
+    least: int | None = 0
 
     def _checked(self, name: str, value: Any) -> int:
         number = whole_number(name, value)
-        if number < self.least:
+        if self.least is not None and number < self.least:
             raise ParameterError(f"{name} is {value}; it must be {self.least} or more", name)
         return number
 

@@ -76,7 +76,7 @@ class SamplingParameters:
     `Session.stream` and `specexport generate` derive their options from these fields.
     """
 
-    max_new_tokens: int = option(Whole(help="Maximum new tokens."), 256)
+    max_new_tokens: int = option(Whole(least=None, help="Maximum new tokens."), 256)
     temperature: float = option(Number(low=0.0, high=100.0, off="0 is greedy"), 0.0)
     top_k: int = option(Whole(help="0 is off."), 0)
     top_p: float = option(Number(low=0.0, high=1.0, above=True, off="1 is off"), 1.0)
@@ -138,8 +138,11 @@ class SamplingParameters:
     def __post_init__(self) -> None:
         for one in fields(self):
             object.__setattr__(self, one.name, one.metadata["option"].check(one.name, getattr(self, one.name)))
-        if not self.max_new_tokens and self.prompt_logprobs is None:
-            raise ParameterError("max_new_tokens is 0; it must be 1 or more", "max_new_tokens")
+        least = 1 if self.prompt_logprobs is None else 0
+        if self.max_new_tokens < least:
+            raise ParameterError(
+                f"max_new_tokens is {self.max_new_tokens}; it must be {least} or more", "max_new_tokens"
+            )
         if (self.min_new_tokens or 0) > self.max_new_tokens:
             raise ParameterError(
                 f"min_new_tokens is {self.min_new_tokens}; "

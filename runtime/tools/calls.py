@@ -41,9 +41,11 @@ class CallReader:
     that was cut off before its arguments began is not reported.
     """
 
-    def __init__(self, form: ToolFormat, tools: Sequence[Tool] = ()) -> None:
-        """tools: their schemas say what arguments are, where these are written one by one."""
-        self._form, self._tools = form, {tool.name: tool for tool in tools}
+    def __init__(self, form: ToolFormat, tools: Sequence[Tool] = (), demanded: bool = False) -> None:
+        """tools: their schemas say what arguments are, where these are written one by one. demanded: as of
+        `tools_grammar`; the text has no content then.
+        """
+        self._form, self._tools, self._demanded = form, {tool.name: tool for tool in tools}, demanded
         self._parameters: ParametersReader | None = None  # of the call whose arguments are read
         self._held = ""
         self._opening = form.opening  # of the call that comes next
@@ -72,7 +74,7 @@ class CallReader:
                 return parts
 
     def end(self) -> list[Part]:
-        if self._state != "content":
+        if self._state != "content" or self._demanded:  # a trigger that was cut off is no content
             return []
         return self._release(len(self._held))
 

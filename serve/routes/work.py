@@ -62,7 +62,8 @@ class Work:
         self.refused, self.counted = True, False
         job = sessions.submit(self.prompts[index], self.parameters[index], key=self.key, again=again)
         self.job, self.refused = job, False
-        calls = None if self.calls is None else CallReader(self.calls.form, self.calls.bounded)
+        asked = self.calls
+        calls = None if asked is None else CallReader(asked.form, asked.bounded, asked.demanded)
         reader = None if calls is None and self.thinking is None else AnswerReader(self.thinking, calls)
         # Who scores texts, such as lm-eval, cuts off the entry of the one token after it, also of a stop token.
         output = Output(

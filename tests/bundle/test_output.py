@@ -95,6 +95,9 @@ def test_force_never_replaces_anything_else(make: type, tmp_path: Path) -> None:
     make(other)
     with refused(OutputError, "manifest.json", code="output_exists"), new_folder(other, True):
         pass
+    with refused(OutputError, "--output", code="output_exists") as caught, new_folder(other, False):
+        pass
+    assert "--force" not in str(caught.value)  # which would be refused in turn
     assert other.exists()
 
 

@@ -164,6 +164,11 @@ def test_what_is_demanded_is_called(tiny: Client, choice: Any, temperature: floa
     assert ends
 
 
+def test_a_demanded_call_that_is_cut_off_at_once_leaves_no_content(tiny: Client) -> None:
+    found = check_stream(tiny, tool_choice="required", max_tokens=1)
+    assert (found["message"]["content"], called(found), found["finish_reason"]) == ("", [], "length")
+
+
 WRITTEN = [
     (f"I look.\n{ROME}\n{NOW}", "I look.", [("weather", {"city": "Rome", "days": 3}), ("now", {})]),
     (ROME, None, [("weather", {"city": "Rome", "days": 3})]),

@@ -166,10 +166,12 @@ def test_what_cannot_be_scored(session: Session) -> None:
     for empty in ([], ""):
         with refused(PromptError, field="prompt"):
             session.score(empty)
-    with refused(ParameterError, "1", field="max_new_tokens"):
-        session.generate([1, 2], max_new_tokens=0)
-    with refused(ParameterError, field="prompt_logprobs"):
-        session.score([1, 2], likeliest=-1)
+    for count, options, least in ((0, {}, 1), (-2, {}, 1), (-3, {"prompt_logprobs": 0}, 0)):
+        with refused(ParameterError, count, least, field="max_new_tokens"):
+            session.generate([1, 2], max_new_tokens=count, **options)
+    for likeliest in (-1, None):
+        with refused(ParameterError, field="likeliest"):
+            session.score([1, 2], likeliest=likeliest)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("length", [1, 2, 9, 17, 30])

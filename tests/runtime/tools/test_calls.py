@@ -64,6 +64,14 @@ def test_one_that_is_cut_off_is_how_the_whole_one_begins(form: ToolFormat) -> No
         assert reader.whole == (bool(calls and calls == whole[: len(calls)]) and not naming)
 
 
+@pytest.mark.parametrize("form", [HERMES, LLAMA, MISTRAL, MINISTRAL], ids=["hermes", "llama", "mistral", "ministral"])
+def test_where_calls_are_demanded_a_trigger_that_is_cut_off_is_no_content(form: ToolFormat) -> None:
+    text = turn(form, "", A)
+    for size in range(len(text)):
+        reader = CallReader(form, demanded=True)
+        assert joined([*reader.add(text[:size]), *reader.end()])[0] == ""
+
+
 def test_a_call_is_told_once_and_then_only_its_arguments() -> None:
     parts, _ = parts_of(HERMES, turn(HERMES, "", B, B))
     assert parts == [
