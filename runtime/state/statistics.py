@@ -23,8 +23,8 @@ class Statistics:
 
     draft_passes: passes of the draft model, run by the host: one a token that it drafted, of a block draft one a block.
     rounds_by_drafter: rounds that a drafter drafted tokens of, by its name, with the draft's own name. emitted counts
-    tokens given to the caller: stops cut the last round. device_seconds: of rounds that the device ran completely, draft
-    and target together.
+    tokens given to the caller: stops cut the last round. device_seconds: of rounds that the device ran completely,
+    draft and target together.
 
     grammar_seconds: the time in which the request's grammar computed which tokens may follow, part of the host's time.
 
