@@ -15,37 +15,35 @@ inline float one_of(Floats a) {
 inline Floats load_cache(const float* p) { return load(p); }
 inline Floats load_cache(const uint16_t* p) { return widen_fp16(p); }
 
-// The scores [R][KEYS] of R rows for 16 keys that lie behind each other, four keys at a time.
+// The scores [R][KEYS] of R rows for 16 keys that lie behind each other: four keys at a time, and of the sixteen lanes
+// as many as a Piece has, so that all sums are registers.
 template <int R>
 inline void scores_of_rows(const float* queries, const float* keys, int size, float* scores) {
-  [[maybe_unused]] Floats fours[R][4];
-  SPX_UNROLL(j, 4) {
-    const float *one = keys + 4 * j * size, *two = one + size, *three = two + size, *four = three + size;
-    Floats sums[R][4];
+  Fours fours[R][4];
+  SPX_UNROLL(j, 4) SPX_UNROLL(p, PIECES) {
+    const int lane = p * (16 / PIECES);
+    const float *one = keys + 4 * j * size + lane, *two = one + size, *three = two + size, *four = three + size;
+    Piece sums[R][4] = {};
     for (int c = 0; c < size; c += 16) {
-      const Floats k[4] = {load(one + c), load(two + c), load(three + c), load(four + c)};
-      SPX_UNROLL(r, R) {
-        const Floats q = load(queries + r * size + c);
-        SPX_UNROLL(i, 4) sums[r][i] = c == 0 ? q * k[i] : fma(q, k[i], sums[r][i]);
+      Piece q[R];
+      SPX_UNROLL(r, R) q[r] = load_piece(queries + r * size + lane + c);
+      const float* at[4] = {one + c, two + c, three + c, four + c};
+      SPX_UNROLL(i, 4) {
+        const Piece k = load_piece(at[i]);
+        SPX_UNROLL(r, R) sums[r][i] = fma(q[r], k, sums[r][i]);
       }
     }
-    SPX_UNROLL(r, R) {
-#if !defined(SPX_PORTABLE) && defined(__AVX512BW__)
-      fours[r][j] = four_sums(sums[r]);
-#else
-      sums_of_four(sums[r], scores + r * KEYS + 4 * j);
-#endif
-    }
+    SPX_UNROLL(r, R) fours[r][j] = p == 0 ? four_sums(sums[r]) : fours[r][j] + four_sums(sums[r]);
   }
-#if !defined(SPX_PORTABLE) && defined(__AVX512BW__)
-  SPX_UNROLL(r, R) store(scores + r * KEYS, joined(fours[r]));
-#endif
+  SPX_UNROLL(r, R) store_fours(scores + r * KEYS, fours[r]);
 }
 inline void scores_of(const float* queries, const float* keys, int rows, int size, float* scores) {
   int r = 0;
   for (; r + SCORE_ROWS <= rows; r += SCORE_ROWS) scores_of_rows<SCORE_ROWS>(queries + r * size, keys, size, scores + r * KEYS);
   for (; r < rows; ++r) scores_of_rows<1>(queries + r * size, keys, size, scores + r * KEYS);
 }
+
+constexpr int VALUE_ROWS = 6;  // rows for which values are read once
 
 // Adds weights [row][key] times values of keys [from, to) to sums [R][size]; keys in order.
 template <int R, int C, class T>
@@ -68,27 +66,31 @@ inline void add_value_columns(const float* weights, const T* values, int from, i
 }
 template <int R, class T>
 inline void add_values_of(const float* weights, const T* values, int from, int to, int size, float* sums) {
+  constexpr int C = 4 * R <= VALUE_SUMS ? 4 : 2 * R <= VALUE_SUMS ? 2 : 1;
   int column = 0;
-  for (; column + 16 * VALUE_CHUNK <= size; column += 16 * VALUE_CHUNK)
-    add_value_columns<R, VALUE_CHUNK>(weights, values, from, to, size, column, sums);
+  for (; column + 16 * C <= size; column += 16 * C) add_value_columns<R, C>(weights, values, from, to, size, column, sums);
   for (; column < size; column += 16) add_value_columns<R, 1>(weights, values, from, to, size, column, sums);
 }
 template <class T>
 inline void add_values(const float* weights, const T* values, int rows, int from, int to, int size, float* sums) {
   if (from >= to) return;
   switch (rows) {
-#define SPX_ROWS(R)                                                                       \
-  case R:                                                                                 \
-    if constexpr (R <= VALUE_ROWS) add_values_of<R>(weights, values, from, to, size, sums); \
-    break;
-    SPX_ROWS(1) SPX_ROWS(2) SPX_ROWS(3) SPX_ROWS(4) SPX_ROWS(5) SPX_ROWS(6)
-#undef SPX_ROWS
+    case 1: return add_values_of<1>(weights, values, from, to, size, sums);
+    case 2: return add_values_of<2>(weights, values, from, to, size, sums);
+    case 3: return add_values_of<3>(weights, values, from, to, size, sums);
+    case 4: return add_values_of<4>(weights, values, from, to, size, sums);
+    case 5: return add_values_of<5>(weights, values, from, to, size, sums);
+    case 6: return add_values_of<6>(weights, values, from, to, size, sums);
   }
 }
 
 // Scores [KEYS] to exp(score - top) where the row sees them, else to 0.
 inline Partial soften(float* scores, int first_key, int last_key, float soft_cap) {
   const Floats none = all(-__builtin_inff());
+  auto seen = [&](int j, Floats a, Floats otherwise) {
+    if (first_key <= j && j + 16 <= last_key) return a;
+    return first(first_key - j, otherwise, first(last_key - j, a, otherwise));
+  };
   Floats top = none;
   for (int j = first_key / 16 * 16; j < last_key; j += 16) {
     Floats s = load(scores + j);
@@ -96,15 +98,14 @@ inline Partial soften(float* scores, int first_key, int last_key, float soft_cap
       const Floats e = exponential(s / all(0.5f * soft_cap));
       s = all(soft_cap) * (all(1.0f) - all(2.0f) / (all(1.0f) + e));
     }
-    s = first(first_key - j, none, first(last_key - j, s, none));
+    s = seen(j, s, none);
     store(scores + j, s);
     top = max(s, top);
   }
   const float there = largest(top), most = there > -3e38f ? there : -3e38f;  // where all are -inf, -inf - most is no NaN
   Floats total = all(0.0f);
   for (int j = first_key / 16 * 16; j < last_key; j += 16) {
-    const Floats seen = exponential(load(scores + j) - all(most));
-    const Floats e = first(first_key - j, all(0.0f), first(last_key - j, seen, all(0.0f)));
+    const Floats e = seen(j, exponential(load(scores + j) - all(most)), all(0.0f));
     store(scores + j, e);
     total = total + e;
   }

@@ -149,12 +149,21 @@ inline BlockSums add_products(BlockSums a, const Nibbles& w, const int8_t* x) {
 inline Ints joined(const BlockSums (&a)[PARTS]) { return {sums_of_pairs(a[0].v), sums_of_pairs(a[1].v)}; }
 #endif
 
-constexpr int INT_ROWS = 5, FLOAT_ROWS = 6, INT_SUMS = 4, FLOAT_SUMS = 5, VALUE_ROWS = 3, VALUE_CHUNK = 2, SCORE_ROWS = 1;
+constexpr int INT_ROWS = 5, FLOAT_ROWS = 6, INT_SUMS = 4, FLOAT_SUMS = 5, VALUE_SUMS = 6, SCORE_ROWS = 3;
 
-// The sums of four vectors, each in the order of `sum`.
-inline void sums_of_four(const Floats* a, float* sums) {
-  const __m256 low = _mm256_hadd_ps(_mm256_hadd_ps(a[0].low, a[1].low), _mm256_hadd_ps(a[2].low, a[3].low));
-  const __m256 high = _mm256_hadd_ps(_mm256_hadd_ps(a[0].high, a[1].high), _mm256_hadd_ps(a[2].high, a[3].high));
-  _mm_storeu_ps(sums, _mm_add_ps(_mm_add_ps(_mm256_castps256_ps128(low), _mm256_extractf128_ps(low, 1)),
-                                 _mm_add_ps(_mm256_castps256_ps128(high), _mm256_extractf128_ps(high, 1))));
+// Half of sixteen lanes, and the sums of four, each in the order of `sum`.
+using Piece = __m256;
+using Fours = __m128;
+constexpr int PIECES = 2;
+inline Piece load_piece(const float* p) { return _mm256_loadu_ps(p); }
+inline Piece fma(Piece a, Piece b, Piece c) { return _mm256_fmadd_ps(a, b, c); }
+inline __m256 add_neighbours(__m256 a, __m256 b) {  // faster than vhaddps
+  return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
+}
+inline Fours four_sums(const Piece (&a)[4]) {
+  const __m256 halves = add_neighbours(add_neighbours(a[0], a[1]), add_neighbours(a[2], a[3]));
+  return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
+}
+inline void store_fours(float* p, const Fours (&a)[4]) {
+  for (int i = 0; i < 4; ++i) _mm_storeu_ps(p + 4 * i, a[i]);
 }

@@ -126,18 +126,22 @@ inline BlockSums add_products(BlockSums a, const Nibbles& w, const int8_t* x) {
 inline Ints joined(const BlockSums (&a)[PARTS]) { return ints(sums_of_pairs(a[0].v)); }
 #endif
 
-constexpr int INT_ROWS = 8, FLOAT_ROWS = 8, INT_SUMS = 24, FLOAT_SUMS = 20, VALUE_ROWS = 6, VALUE_CHUNK = 4, SCORE_ROWS = 3;
+constexpr int INT_ROWS = 8, FLOAT_ROWS = 8, INT_SUMS = 24, FLOAT_SUMS = 20, VALUE_SUMS = 24, SCORE_ROWS = 3;
 
 // The sums of 16 vectors, in the lanes of one, each in the order of `sum`: of four at a time, then of all.
+using Piece = Floats;
+using Fours = Floats;  // of each sum its four quarters
+constexpr int PIECES = 1;
+inline Piece load_piece(const float* p) { return load(p); }
 inline __m512 add_neighbours(__m512 a, __m512 b) {
   return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
 }
 inline __m512 add_quarters(__m512 a, __m512 b) {
   return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
-inline Floats four_sums(const Floats (&a)[4]) {
+inline Fours four_sums(const Piece (&a)[4]) {
   return {add_neighbours(add_neighbours(a[0].v, a[1].v), add_neighbours(a[2].v, a[3].v))};
 }
-inline Floats joined(const Floats (&four)[4]) {
-  return {add_quarters(add_quarters(four[0].v, four[1].v), add_quarters(four[2].v, four[3].v))};
+inline void store_fours(float* p, const Fours (&a)[4]) {
+  _mm512_storeu_ps(p, add_quarters(add_quarters(a[0].v, a[1].v), add_quarters(a[2].v, a[3].v)));
 }

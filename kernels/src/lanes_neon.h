@@ -144,11 +144,19 @@ inline Sums add_products(Sums a, const Weights& w, const int8_t* x) {
 inline Ints joined(const Sums (&a)[PARTS]) { return {{a[0].v, a[1].v, a[2].v, a[3].v}}; }
 using BlockSums = Sums;  // of int4's products over one block
 
-constexpr int INT_ROWS = 5, FLOAT_ROWS = 5, INT_SUMS = 5, FLOAT_SUMS = 5, VALUE_ROWS = 3, VALUE_CHUNK = 2, SCORE_ROWS = 1;
+constexpr int INT_ROWS = 5, FLOAT_ROWS = 5, INT_SUMS = 5, FLOAT_SUMS = 5, VALUE_SUMS = 6, SCORE_ROWS = 2;
 
-// The sums of four vectors, each in the order of `sum`.
-inline void sums_of_four(const Floats* a, float* sums) {
-  const float32x4_t left = vpaddq_f32(quarter_sums(a[0]), quarter_sums(a[1]));
-  const float32x4_t right = vpaddq_f32(quarter_sums(a[2]), quarter_sums(a[3]));
-  vst1q_f32(sums, vpaddq_f32(left, right));
+// Half of sixteen lanes, and the sums of four, each in the order of `sum`.
+struct Piece {
+  float32x4_t low, high;
+};
+using Fours = float32x4_t;
+constexpr int PIECES = 2;
+inline Piece load_piece(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
+inline Piece fma(Piece a, Piece b, Piece c) { return {vfmaq_f32(c.low, a.low, b.low), vfmaq_f32(c.high, a.high, b.high)}; }
+inline Fours four_sums(const Piece (&a)[4]) {
+  const float32x4_t left = vpaddq_f32(vpaddq_f32(a[0].low, a[0].high), vpaddq_f32(a[1].low, a[1].high));
+  const float32x4_t right = vpaddq_f32(vpaddq_f32(a[2].low, a[2].high), vpaddq_f32(a[3].low, a[3].high));
+  return vpaddq_f32(left, right);
 }
+inline void store_fours(float* p, const Fours (&a)[4]) { SPX_QUARTERS(i) vst1q_f32(p + 4 * i, a[i]); }

@@ -159,8 +159,13 @@ inline Ints joined(const Sums (&a)[PARTS]) { return a[0]; }
 using BlockSums = Sums;  // of int4's products over one block
 
 // How many rows and panels a tile has: what the registers hold.
-constexpr int INT_ROWS = 4, FLOAT_ROWS = 4, INT_SUMS = 4, FLOAT_SUMS = 4, VALUE_ROWS = 2, VALUE_CHUNK = 2, SCORE_ROWS = 1;
+constexpr int INT_ROWS = 4, FLOAT_ROWS = 4, INT_SUMS = 4, FLOAT_SUMS = 4, VALUE_SUMS = 4, SCORE_ROWS = 1;
 
-inline void sums_of_four(const Floats* a, float* sums) {
-  for (int i = 0; i < 4; ++i) sums[i] = sum(a[i]);
+using Piece = Floats;
+using Fours = Floats;  // of which the first four lanes are used
+constexpr int PIECES = 1;
+inline Piece load_piece(const float* p) { return load(p); }
+inline Fours four_sums(const Piece (&a)[4]) { return {{sum(a[0]), sum(a[1]), sum(a[2]), sum(a[3])}}; }
+inline void store_fours(float* p, const Fours (&a)[4]) {
+  for (int i = 0; i < 4; ++i) memcpy(p + 4 * i, a[i].lane, 4 * sizeof(float));
 }
