@@ -16,8 +16,9 @@ from ..quantize.apply import check_stored
 from ..quantize.batch_invariant import look_angles_up, spell_softplus_out
 from ..quantize.for_onnxruntime import stored
 from ..quantize.linears import Group, Linear, constant, is_table, linears, matrix, name_of, picked_tables, put_in_place
+from ..quantize.pack_qkv import pack_attention
 from ..quantize.picked_weights import quantize_expert_rows, quantize_tables
-from ..quantize.rotary import absorb_rotary, pack_attention
+from ..quantize.rotary import absorb_rotary
 from ..weights.recipe import Recipe
 from .fuse import DOMAIN, fuse_around_products, turn_size
 from .layouts import BLOCK, FLOAT_FORMATS, float_format, float_panels, floats_in_panels, int4_panels, int8_panels

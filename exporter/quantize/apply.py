@@ -16,8 +16,9 @@ from .for_cuda import quantize_for_cuda
 from .for_onnxruntime import quantize_nbits, quantize_rows
 from .for_tensorrt import Made, quantize_for_tensorrt
 from .linears import FLOATS
+from .pack_qkv import pack_attention
 from .picked_weights import quantize_expert_rows, quantize_tables
-from .rotary import absorb_rotary, pack_attention
+from .rotary import absorb_rotary
 
 
 def quantize(

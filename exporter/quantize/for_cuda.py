@@ -17,8 +17,9 @@ from ..passes.clean_up import CLEAN_UP
 from ..weights.recipe import Recipe
 from .for_onnxruntime import BITS, nbits_product
 from .linears import MICROSOFT, Group, groups, linears, name_of, put_in_place
+from .pack_qkv import attention_parts, pack_attention
 from .picked_weights import quantize_tables
-from .rotary import absorb_rotary, attention_parts, pack_attention
+from .rotary import absorb_rotary
 
 
 def quantize_for_cuda(model: ir.Model, recipe: Recipe, capacity: int) -> int:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from specexport.exporter.quantize.rotary import pack_attention
+from specexport.exporter.quantize.pack_qkv import pack_attention
 from support.small_graphs import operators, run, weight, with_weights
 
 # Four heads of 16 over two of keys, a cache of 8 rows, two of them in use.
