@@ -1,7 +1,7 @@
 """Refuses, before compilation, what TensorRT silently accepts but computes wrongly, or cannot build.
 
-Attention and writes into the cache come from `tracing/attention.py` alone, operators from any model. What shows only in
-a network or a plan (decomposable attention, aliases) is checked where those are made, in `engines/`.
+Attention and writes into the cache come from `tracing/attention_ops.py` alone, operators from any model. What shows
+only in a network or a plan (decomposable attention, aliases) is checked where those are made, in `engines/`.
 """
 
 from __future__ import annotations

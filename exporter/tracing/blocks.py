@@ -23,7 +23,7 @@ from ...engines.onnxruntime.hidden import CHAINED, STATES
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..dialects import Dialect
 from ..hidden_drafts.block import BlockDraft
-from .attention import EMITTERS, Layer, padded
+from .attention_ops import EMITTERS, Layer, padded
 from .onnx_export import export_graph
 from .trees import HIDDEN as UNSEEN
 

@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.onnx.ops import symbolic
 
 from ..weights.layers import hooked
-from .attention import StaticCache
+from .static_cache import StaticCache
 
 
 @dataclass(frozen=True)

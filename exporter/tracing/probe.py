@@ -15,9 +15,10 @@ from transformers import PreTrainedModel
 
 from ...bundle import State
 from ...errors import UnsupportedModelError
-from .attention import KeyValue, attention_by
+from .attention import attention_by
 from .recurrences import RECURRENCES, Recurrence
 from .states import functions_of
+from .static_cache import KeyValue
 
 # What transformers calls the cache of a model, before 5.24 and from then on.
 OLD, NEW = "past_key_values", "cache"

@@ -24,8 +24,8 @@ from transformers.activations import ACT2FN
 from ...errors import UnsupportedModelError
 from ..dialects import Dialect
 from . import ort_states, standard_states
-from .attention import StaticCache
 from .recurrences import RECURRENCES, Recurrence
+from .static_cache import StaticCache
 
 # What emits `convolve` and `advance` in a dialect.
 EMITTERS: dict[Dialect, ModuleType] = {"kernels": ort_states, "onnx": standard_states, "ort": ort_states}

@@ -22,13 +22,14 @@ from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import first_line
 from ..dialects import OPSETS, ORT_DIALECTS, Dialect
 from ..hidden_drafts.base import HiddenDraft
-from .attention import StaticCache, static_cache_attention
+from .attention import static_cache_attention
 from .complex_numbers import complex_as_pairs
 from .kept_rows import KeptRows, kept_after_last_cache
 from .onnx_export import export_graph
 from .probe import cache_argument, cache_of, custom_attention_reason, probe_states, seen_by_attention, state_tensors
 from .recurrences import OpenStates
 from .states import EMITTERS, static_states
+from .static_cache import StaticCache
 from .taps import Undo, decoder_layers, taps_seen
 from .trees import ANCESTOR, DEPTH, Tree, refuse_trees
 

@@ -19,7 +19,7 @@ from specexport.engines.tensorrt.compile import CompileJob, CompileOptions, comp
 from specexport.engines.tensorrt.network_checks import check_model
 from specexport.exporter.build import build
 from specexport.exporter.options import BuildOptions
-from specexport.exporter.tracing.attention import StaticCache
+from specexport.exporter.tracing.static_cache import StaticCache
 from specexport.runtime.proofs.parity import LOGIT_TOLERANCE
 from support.tiny import CONTRACT, DIALECTS, LLAMA, Exported, export_cached, make_tokenizer, save_model
 

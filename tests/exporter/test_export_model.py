@@ -23,7 +23,7 @@ from specexport.exporter.options import BuildContext, CalibrationTexts
 from specexport.exporter.recipe_choice import Quantizing
 from specexport.exporter.stage_cache import STAGE
 from specexport.exporter.tracing import attention
-from specexport.exporter.tracing.attention import Layer
+from specexport.exporter.tracing.attention_ops import Layer
 from specexport.exporter.weights.host_memory import move_to_disk
 from specexport.exporter.weights.texts import read_texts
 from support.pair import Notes
