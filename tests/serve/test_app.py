@@ -85,6 +85,14 @@ def test_a_path_is_no_session(make: Any) -> None:
         make("my.bundle")
 
 
+def test_more_new_tokens_than_the_bundle_holds(tmp_path: Path) -> None:
+    session, _ = slow_session(tmp_path, CONTRACT)
+    with session:
+        create_app(session, ServerSettings(max_tokens=256))
+        with refused(ParameterError, 257, 256, field="max_tokens"):
+            create_app(session, ServerSettings(max_tokens=257))
+
+
 @pytest.mark.parametrize("settings", [{}, {"max_tokens": 5}])
 def test_settings_are_no_dict(tmp_path: Path, settings: Any) -> None:
     session, _ = slow_session(tmp_path, CONTRACT)
