@@ -86,7 +86,7 @@ def compile_plans(bundle: Path, engine: str, **options: Any) -> None:
     from ..bundle import Bundle
     from ..editing.display import BuildDisplay
 
-    Bundle.open(bundle, check_digests=False, without_plans=engine)  # what is no bundle is one line, with no stage before
+    Bundle.open(bundle, check_digests=False, without_plans=engine)  # what is no bundle is refused without a stage
     with BuildDisplay() as display:
         from ..editing.compile import compile_bundle
 

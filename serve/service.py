@@ -46,8 +46,8 @@ class Service:
         self.metrics.info(VERSION, session.engine.name, _digest(session))
         if (settings.max_tokens or 0) > session.capacity:
             raise ParameterError(
-                f"max_tokens is {settings.max_tokens}; the bundle holds {session.capacity} tokens, the prompt included; "
-                "give fewer, or build with a larger --max-seq-len",
+                f"max_tokens is {settings.max_tokens}; the bundle holds {session.capacity} tokens, the prompt "
+                "included; give fewer, or build with a larger --max-seq-len",
                 "max_tokens",
             )
         if settings.drafter is not None:  # one that cannot run here is refused now, and not with every request
