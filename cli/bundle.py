@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ..engines.catalogue import LIBRARIES
 from .options import BUNDLE, FILE, JSON, compile_options, compiling, running
 
 
@@ -72,7 +73,9 @@ def verify(bundle: Path, where: dict[str, Any], as_json: bool, **options: Any) -
 
 @click.command("compile")
 @BUNDLE
-@click.option("--engine", required=True, help="tensorrt (for this host's GPU) or tensorrt-rtx.")
+@click.option(
+    "--engine", type=click.Choice(LIBRARIES), required=True, help="tensorrt compiles for this host's GPU alone."
+)
 @compiling
 def compile_plans(bundle: Path, engine: str, **options: Any) -> None:
     """Compile a bundle's graphs for TensorRT.
@@ -83,6 +86,7 @@ def compile_plans(bundle: Path, engine: str, **options: Any) -> None:
     from ..bundle import Bundle
     from ..editing.display import BuildDisplay
 
+    Bundle.open(bundle, check_digests=False, without_plans=engine)  # what is no bundle is refused without a stage
     with BuildDisplay() as display:
         from ..editing.compile import compile_bundle
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import PromptError, SpecExportError
+from ..runtime.sampling.parameters import SamplingParameters
 from .generate import brief, cancelled_by_ctrl_c
-from .options import BUNDLE, CHAT_TEMPLATE, note_route, running, sampling_options
+from .options import BUNDLE, CHAT_TEMPLATE, note_route, policy_note, running, sampling_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -176,7 +177,8 @@ class Conversation:
         if last is not None:
             ended = str(last.finish_reason)
             full = ended == "length" and last.statistics.emitted < self.parameters["max_new_tokens"]
-            self.say(status(last.statistics, "full" if full else ended))
+            note = policy_note(self.session, SamplingParameters(**self.parameters), last.statistics.drafted)
+            self.say(status(last.statistics, "full" if full else ended) + note)
 
     def show(self, chunk: Chunk) -> None:
         for place, piece in enumerate(chunk.pieces):

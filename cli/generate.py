@@ -20,6 +20,7 @@ from .options import (
     from_stdin,
     grammars,
     note_route,
+    policy_note,
     running,
     sampling_options,
     text_file,
@@ -109,7 +110,8 @@ def generate(
     else:
         click.echo()
         if statistics:
-            click.echo(f"[{finish_reason}] {summary(statistics)}", err=True)
+            note = policy_note(session, parameters, statistics.drafted)
+            click.echo(f"[{finish_reason}] {summary(statistics)}{note}", err=True)
     if finish_reason == "length" and len(tokens) < parameters.max_new_tokens:
         click.echo(
             f"stopped before --max-new-tokens {parameters.max_new_tokens}, at the {session.capacity} tokens that the "

@@ -27,7 +27,7 @@ from .doctor import EXPORTER_EXTRA
 # Of a write to stdout that cannot be done.
 UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 # Codes of errors that say that what an option or argument names is not there, is something else, or is taken.
-OF_THE_COMMAND_LINE = ("bundle_not_found", "checkpoint_not_found", "output_exists", "cannot_listen")
+OF_THE_COMMAND_LINE = ("bundle_not_found", "checkpoint_not_found", "output_exists", "in_use", "cannot_listen")
 # Before a path in a command: an option joined to its value, and the name of a draft.
 PREFIX = re.compile(r"(--[\w-]+=|-[a-zA-Z](?=[~./\\]))?([\w.-]+=)?", re.ASCII)
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}

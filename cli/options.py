@@ -174,6 +174,16 @@ def note_route(session: Session, route: str | None) -> None:
     click.echo(f"--route {route} has no effect: {reason}", err=True)
 
 
+def policy_note(session: Session, asked: SamplingParameters, drafted: int) -> str:
+    """What follows the statistics of a request, where nothing was drafted because the policy says so."""
+    policy, decides = session.decisions.policy, asked.drafter is None and asked.num_draft_tokens is None
+    if policy is None or drafted or not (decides and asked.speculate):
+        return ""
+    entry = policy.of(asked.route)
+    plain = entry.verdict == "off" or (entry.mode == "fixed" and not entry.num_draft_tokens)
+    return f"; nothing drafted: the policy's verdict is {entry.verdict.upper()}" if plain else ""
+
+
 def _click_option(one: Field[Any], option: Option) -> Callable[[Callable[..., None]], Callable[..., None]]:
     settings: dict[str, Any] = {"help": option.help}
     if one.default is not MISSING and one.default is not None:

@@ -106,6 +106,9 @@ def tune(
         with load(bundle, **where) as session:
             requests = requests_of(session, read, chosen.max_new_tokens, skip_invalid, limit)
             training, judging = split(requests)
+            if kept.exists():
+                click.echo(f"resuming with the answers in {kept}", err=True)
+            click.echo(f"loading {target or draft}", err=True)
             from ..exporter.tuning.drafts import load_draft
             from ..exporter.tuning.heads import find_target, open_head
             from ..exporter.tuning.tune import tune as run

@@ -10,7 +10,7 @@ from ..engines.registry import load_engine
 from ..errors import ParameterError
 from .hub import local_bundle
 from .policy.files import calibrated_threads
-from .sampling.options import whole_number
+from .sampling.options import Flag, instance, whole_number
 from .session import Session
 from .state.prompt_cache import usual_budget
 from .text.encode import PromptEncoder
@@ -38,6 +38,9 @@ def load(
     what is new; None for 512 MiB on engines of the CPU, and for none on others. chat_template: a file to use instead of
     the bundle's own. Raises `BundleError`, `EngineError`, `ParameterError`.
     """
+    path = instance("path", path, str, os.PathLike)
+    check_digests, policy = Flag().check("check_digests", check_digests), Flag().check("policy", policy)
+    template = None if chat_template is None else Path(instance("chat_template", chat_template, str, os.PathLike))
     budget = None if prompt_cache_bytes is None else whole_number("prompt_cache_bytes", prompt_cache_bytes)
     if budget is not None and budget < 0:
         raise ParameterError(f"prompt_cache_bytes is {budget}; it must be 0 (none) or more", "prompt_cache_bytes")
@@ -46,7 +49,7 @@ def load(
     bundle = Bundle.open(local_bundle(path), check_digests)
     if policy and not threads:
         threads = calibrated_threads(bundle, engine, device or 0)
-    encoder = PromptEncoder(bundle, Path(chat_template) if chat_template else None)
+    encoder = PromptEncoder(bundle, template)
     loaded = load_engine(bundle, engine, threads, device)
     try:
         budget = usual_budget(loaded.name) if budget is None else budget

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from threading import RLock
 from time import perf_counter
@@ -23,7 +23,7 @@ from .policy.cost_model import Costs
 from .policy.decisions import Decisions
 from .policy.schedule import Schedule
 from .request import make_request
-from .sampling.options import Whole
+from .sampling.options import OutputGrammar, Whole, instance
 from .sampling.parameters import SamplingParameters, with_overrides
 from .signature import takes
 from .state.cached_decoder import Cancellation
@@ -116,7 +116,8 @@ class Session:
         `{"continue_final_message": True}` leaves the last message open, for the output to continue it.
         """
         self._check_open()
-        return self._encoder.encode(prompt, tools, variables)
+        variables = None if variables is None else instance("variables", variables, Mapping)
+        return self._encoder.encode(prompt, instance("tools", tools, Sequence), variables)
 
     @property
     def template_variables(self) -> frozenset[str]:
@@ -126,7 +127,7 @@ class Session:
     def encode_prediction(self, prediction: str) -> list[int]:
         """Token ids of a text that the output may repeat, no more than a sequence can hold. Raises `PromptError`."""
         self._check_open()
-        return self._encoder.encode_prediction(prediction)
+        return self._encoder.encode_prediction(instance("prediction", prediction, str))
 
     @property
     def infill(self) -> Infill | None:
@@ -188,7 +189,7 @@ class Session:
         between.
         """
         if grammar is not None:
-            return self._grammars.hold(grammar)
+            return self._grammars.hold(OutputGrammar().check("grammar", grammar))
         self._grammars.prepare()
         return None
 

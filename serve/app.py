@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..errors import SpecExportError
+from ..runtime.sampling.options import instance
 from ..runtime.session import Session
 from .engine.async_session import AsyncSession
 from .http.access import Access
@@ -101,7 +102,8 @@ def create_app(session: Session | AsyncSession, settings: ServerSettings | None 
     Nothing else may use the session meanwhile. It opens no sockets, installs no signal handlers, and changes no
     logging. `app.state.service` has the queue and the metrics. Raises `ParameterError`.
     """
-    settings = settings or ServerSettings()
+    settings = ServerSettings() if settings is None else instance("settings", settings, ServerSettings)
+    session = instance("session", session, Session, AsyncSession)
     if isinstance(session, AsyncSession):
         settings.refuse_of_queue()
         sessions = session

@@ -78,7 +78,7 @@ def _text(name: str, value: Any, fits: bool, expected: str) -> str:
 def model(name: str, value: Any) -> str:
     """The name of a model. Each answer holds it, so it must be valid Unicode."""
     fits = isinstance(value, str) and bool(value) and value.isprintable()
-    return _text(name, value, fits, "a text of printable characters (--served-model-name)")
+    return _text(name, value, fits, "a text of printable characters")
 
 
 def models(name: str, value: Any) -> str | tuple[str, ...]:

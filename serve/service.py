@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ..errors import ParameterError
 from ..runtime.hub import bundle_name
 from ..runtime.session import Session
 from ..version import VERSION
@@ -43,6 +44,12 @@ class Service:
         self.metrics = Metrics(settings.metrics_prefix, self.name, policy.routes if policy is not None else ())
         self.metrics.watch(lambda: thread.running, lambda: thread.waiting, lambda: session.cache_usage)
         self.metrics.info(VERSION, session.engine.name, _digest(session))
+        if (settings.max_tokens or 0) > session.capacity:
+            raise ParameterError(
+                f"max_tokens is {settings.max_tokens}; the bundle holds {session.capacity} tokens, the prompt "
+                "included; give fewer, or build with a larger --max-seq-len",
+                "max_tokens",
+            )
         if settings.drafter is not None:  # one that cannot run here is refused now, and not with every request
             session.stream([0], drafter=settings.drafter).close()
 

@@ -276,7 +276,9 @@ def test_a_harmed_bundle(
     harm: Callable[[Path], object], message: str, command: tuple[str, ...], run: Run, bundle: Path
 ) -> None:
     harm(bundle)
-    assert message in last_line(run(command[0], bundle, *command[1:]))
+    result = run(command[0], bundle, *command[1:])
+    assert message in last_line(result)
+    assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.fixture
@@ -323,6 +325,7 @@ def test_compile(run: Run, compilable: Path, tmp_path: Path, quick: list[Compile
     [
         (("tensorrt",), "the package tensorrt is not installed; install it with: pip install 'specexport[tensorrt]'"),
         (("tensorrt-rtx", "--compute-capability", "9.0"), "cannot compile for compute capability 9.0; it has 7.5, "),
+        (("onnxruntime",), "tensorrt-rtx"),
         (("tensorrt-rtx", "--version-compatible"), "TensorRT-RTX does not support --version-compatible"),
     ],
 )

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from specexport.calibration.bench import interleaved as module
+from specexport.calibration.measuring.journal import Journal
 from specexport.cli import main
 from support.ended import cause
 from support.refusals import check, says
@@ -158,6 +159,13 @@ def test_runs_that_are_refused(options: tuple[object, ...], run: Run, journal: P
         field=[*options, None],
     )
     assert not journal.exists()
+
+
+def test_a_journal_that_is_taken_or_something_else(run: Run, journal: Path) -> None:
+    with Journal.open(journal, {}):
+        check(cause(run(), 2), journal, code="in_use")
+    journal.write_text("# Notes\n")
+    check(cause(run(), 2), journal, field="journal")
 
 
 def test_lines_that_cannot_be_used(run: Run, prompts: Path, journal: Path) -> None:

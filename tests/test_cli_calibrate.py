@@ -76,6 +76,9 @@ def test_calibrate_writes_what_generate_and_inspect_follow(run: Run, bundle: Pat
         run("generate", "--prompt", "def", "--max-new-tokens", 2, "--route", route) for route in ("code", "prose2")
     )
     assert "has no effect" not in known.stderr
+    assert known.stderr.endswith("; nothing drafted: the policy's verdict is OFF\n")
+    plain = run("generate", "--prompt", "def", "--max-new-tokens", 2, "--route", "code", "--plain")
+    assert "verdict" not in plain.stderr
     assert unknown.stderr.startswith("--route prose2 has no effect: the policy has code, prose; ")
     forced = run(
         "generate", "--prompt", "def", "--max-new-tokens", 8, "--route", "code", "--num-draft-tokens", 2, "--json"

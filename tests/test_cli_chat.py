@@ -15,6 +15,7 @@ from specexport.cli import main
 from specexport.cli.chat import COMMANDS, HELP, Conversation
 from specexport.runtime.load import load
 from specexport.runtime.loop.chunks import Chunk
+from specexport.runtime.policy.routes import Policy, RoutePolicy
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
 from support.refusals import says
@@ -53,6 +54,15 @@ def test_an_answer_is_what_generate_says_and_is_remembered(session: Session) -> 
         assert messages[turn]["content"] == session.generate(messages[:turn], max_new_tokens=8, stop_token_ids=()).text
         assert messages[turn]["content"] in shown
     assert shown.count("tokens/round") == 2
+
+
+def test_the_policy_is_why_nothing_is_drafted(session: Session) -> None:
+    off = RoutePolicy("off", "draft", 0, "fixed", (0.5,), None)
+    session.decisions.policy = Policy(1, "", "onnxruntime", "", 0.0, 0.9, off, {})
+    reason = "; nothing drafted: the policy's verdict is OFF"
+    shown = Terminal(session, num_draft_tokens=None).type("print", "/plain", "print", "/plain", "print")
+    assert shown.count(reason) == 2
+    assert reason not in Terminal(session).type("print")
 
 
 def test_the_system_message_stands_in_front(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

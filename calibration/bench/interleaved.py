@@ -65,7 +65,8 @@ def bench(
     overall = summarize("all", pairs) if len(routes) > 1 else None
     manifest, name = session.bundle.manifest, session.engine.name
     host = describe_host(manifest, name, session.engine.device)
-    return Bench(bundle_name(session.bundle.root), name, host, options, summaries, overall, tuple(pairs))
+    policy = session.decisions.policy is not None
+    return Bench(bundle_name(session.bundle.root), name, host, options, summaries, overall, tuple(pairs), policy)
 
 
 def check(session: Session, requests: Sequence[Request], options: BenchOptions) -> None:

@@ -152,6 +152,7 @@ class Bench:
     """Results of a whole benchmark.
 
     routes: in the order of the prompts. overall: all routes together, None if there is only one. host: what it ran on.
+    follows_policy: whether the bundle's policy decides what the options leave open.
     """
 
     bundle: str
@@ -161,6 +162,7 @@ class Bench:
     routes: tuple[RouteBench, ...]
     overall: RouteBench | None
     pairs: tuple[PairedRun, ...]
+    follows_policy: bool = False
 
     @property
     def passed(self) -> bool:

@@ -106,8 +106,9 @@ def _heading(result: Bench) -> str:
     options = result.options
     how = "greedy" if options.greedy else f"temperature {options.temperature:g}, seed {options.seed}"
     fixed = options.num_draft_tokens
-    drafts = "k chosen by the session" if fixed is None else f"{fixed} draft tokens per round"
-    drafts += f", drafter {options.drafter or 'chosen by the session'}"
+    chosen = "by the policy" if result.follows_policy and not options.drafter else "chosen by the session"
+    drafts = f"k {chosen}" if fixed is None else f"{fixed} draft tokens per round"
+    drafts += f", drafter {options.drafter or chosen}"
     return f"{result.bundle} on {result.engine}, {how}, {drafts}, up to {options.max_new_tokens} new tokens"
 
 

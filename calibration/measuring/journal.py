@@ -56,7 +56,7 @@ class Journal:
         known = _header(path, lines, torn)
         self.replaced = known not in (None, header)
         if self.replaced and foreign is not None:
-            raise OutputError(f"{path} {foreign}")
+            raise OutputError(f"{path} {foreign}", "journal")
         self.finished = _rows(path, lines[1:]) if known == header else {}
         file.truncate(file.seek(len(content) - len(torn) if known == header else 0))
         if known != header:
@@ -170,7 +170,7 @@ def _lock(path: Path, file: FileIO) -> None:
     try:
         lock(file)
     except BlockingIOError:
-        raise OutputError(f"{path} is in use by another run; wait for it to end, or stop it") from None
+        raise OutputError(f"{path} is in use by another run; wait for it to end, or stop it", code="in_use") from None
     except OSError:
         pass  # a file system without locks
 
@@ -185,7 +185,7 @@ def _header(path: Path, lines: list[bytes], torn: bytes) -> Any:
     line = lines[0] if lines else torn
     header = _object(line)
     if set(header) != {"journal", "header"}:
-        raise _broken(path, 1, line, "a journal's header; give another path, or delete the file")
+        raise _broken(path, 1, line, "a journal's header; give another path, or delete the file", "journal")
     return header
 
 
@@ -210,6 +210,6 @@ def _object(line: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _broken(path: Path, number: int, line: bytes, expected: str) -> OutputError:
+def _broken(path: Path, number: int, line: bytes, expected: str, field: str | None = None) -> OutputError:
     shown = repr(line[:60].decode("utf-8", "replace"))
-    return OutputError(f"{path}, line {number}: found {shown}, expected {expected}")
+    return OutputError(f"{path}, line {number}: found {shown}, expected {expected}", field)

@@ -24,14 +24,12 @@ from ...errors import OutputError, ParameterError
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 from ..weights.texts import read_texts
-from .options import TuneOptions
+from .options import MIN_TOKENS, TuneOptions
 
 # Likeliest tokens kept of each row, which have nearly all of its mass.
 TOP = 64
 # Tokens of each built-in text that are its prompt.
 GENERAL_PROMPT = 64
-# Tokens of answers to judge by, as many as `specexport calibrate` wants of a survival signal.
-MIN_TOKENS = 200
 FOREIGN = "has answers of another target, or of an earlier version; give another --journal, or delete the file"
 # Shows a stage, by its label, while the context lasts.
 Stage = Callable[[str], AbstractContextManager[Progress]]

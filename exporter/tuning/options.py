@@ -14,6 +14,8 @@ from ...errors import ParameterError
 # Every fifth prompt judges the draft.
 EVERY = 5
 MIN_PROMPTS = 4 * EVERY
+# Tokens of answers to judge by, as many as `specexport calibrate` wants of a survival signal.
+MIN_TOKENS = 200
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def split(requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
     """(training, judging): every fifth prompt, route by route, judges the draft.
 
     Each prompt counts once: logs repeat prompts, and one that was learned from cannot judge. Raises `ParameterError`
-    for too few different prompts.
+    for too few different prompts, and for those that judge it if their answers cannot be long enough for that.
     """
     different = {request.tokens: request for request in reversed(requests)}
     if len(different) < MIN_PROMPTS:
@@ -65,4 +67,11 @@ def split(requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
         )
     by_route = sorted(different.values(), key=lambda request: (request.route, request.line))
     training = [request for number, request in enumerate(by_route, 1) if number % EVERY]
-    return training, by_route[EVERY - 1 :: EVERY]
+    judging = by_route[EVERY - 1 :: EVERY]
+    if (longest := sum(request.max_new_tokens for request in judging)) < MIN_TOKENS:
+        raise ParameterError(
+            f"the answers to {len(judging)} held-out prompts can have {longest} tokens, expected {MIN_TOKENS}; give "
+            "more prompts, or raise --max-new-tokens",
+            "prompts",
+        )
+    return training, judging

@@ -32,7 +32,7 @@ T = TypeVar("T", Costs, Policy, Routing, Survival)
 def read_decision(bundle: Bundle, kind: type[T], name: str) -> T | None:
     """policy.json or routing.json, None where it is missing. Raises `BundleError` for one of another bundle."""
     path = bundle.path(name)
-    return _parsed(bundle, kind, read_json(path, remedy(bundle)), str(path)) if path.exists() else None
+    return _parsed(bundle, kind, read_json(path, remedy(bundle, kind)), str(path)) if path.exists() else None
 
 
 def read_by_draft(bundle: Bundle, kind: type[T], name: str) -> dict[str, T]:
@@ -52,7 +52,7 @@ def _parsed(bundle: Bundle, kind: type[T], raw: Any, where: str, draft: str | No
     try:
         value = parse(kind, raw, where)
     except BundleError as error:
-        raise BundleError(f"{error}; {remedy(bundle)}", error.field) from None
+        raise BundleError(f"{error}; {remedy(bundle, kind)}", error.field) from None
     if value.bundle != bundle_identity(bundle, draft):
         raise BundleError(f"{where} was made for another bundle; {remedy(bundle)}", code="stale")
     return value
@@ -95,10 +95,10 @@ def read_policy(bundle: Bundle) -> Policy | None:
         if entry.num_draft_tokens > most:
             raise BundleError(
                 f"{path}: {name}.num_draft_tokens is {entry.num_draft_tokens}; this bundle was built for 0 to {most}; "
-                + remedy(bundle),
+                + remedy(bundle, Policy),
                 f"{POLICY}.{name}.num_draft_tokens",
             )
-        return replace(entry, drafter=_drafter(entry.drafter, bundle, POLICY, f"{name}.drafter", "is"))
+        return replace(entry, drafter=_drafter(entry.drafter, bundle, Policy, f"{name}.drafter", "is"))
 
     routes = {route: checked(f"routes.{route}", entry) for route, entry in policy.routes.items()}
     return replace(policy, default=checked("default", policy.default), routes=routes)
@@ -109,16 +109,17 @@ def read_routing(bundle: Bundle) -> Routing | None:
     routing = read_decision(bundle, Routing, ROUTING)
     if routing is None:
         return None
-    return routing.renamed({name: _drafter(name, bundle, ROUTING, "drafters", "has") for name in routing.drafters})
+    return routing.renamed({name: _drafter(name, bundle, Routing, "drafters", "has") for name in routing.drafters})
 
 
-def _drafter(name: str, bundle: Bundle, file: str, key: str, verb: str) -> str:
+def _drafter(name: str, bundle: Bundle, kind: type[Policy | Routing], key: str, verb: str) -> str:
     """Its name in this bundle: people may call the first draft `model`."""
+    file = POLICY if kind is Policy else ROUTING
     try:
         return check_drafter(name, bundle.manifest.draft_names)
     except ParameterError as error:
-        reason = str(error).removeprefix("drafter is")
-        raise BundleError(f"{bundle.path(file)}: {key} {verb}{reason}; {remedy(bundle)}", f"{file}.{key}") from None
+        reason = f"{key} {verb}{str(error).removeprefix('drafter is')}"
+        raise BundleError(f"{bundle.path(file)}: {reason}; {remedy(bundle, kind)}", f"{file}.{key}") from None
 
 
 def write_decision(bundle: Bundle, value: Policy | Routing | Mapping[str, Costs | Survival], name: str) -> None:
@@ -135,6 +136,7 @@ def check_writable(bundle: Bundle) -> None:
         pass
 
 
-def remedy(bundle: Bundle) -> str:
-    """The error for one of these files."""
-    return f"run specexport calibrate {bundle.root} --prompts FILE, or delete the file"
+def remedy(bundle: Bundle, kind: type | None = None) -> str:
+    """What to do about one of these files. kind: of its content; only a policy is edited by hand."""
+    edited = "correct what was edited, or " * (kind is Policy)
+    return f"{edited}run specexport calibrate {bundle.root} --prompts FILE, or delete the file"

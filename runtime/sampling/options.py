@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 from ...errors import ParameterError
 from ..grammar.grammar import Grammar
 
+T = TypeVar("T")
 BIAS_LIMIT = 100.0
 LONGEST_SHOWN = 200
 
@@ -56,6 +57,13 @@ def real_number(name: str, value: object, field: str | None = None) -> float:
         return float(value)
     except OverflowError:  # an int larger than any float, and so out of range
         return math.inf
+
+
+def instance(name: str, value: T, *kinds: type) -> T:
+    """`value`, of one of `kinds`. Raises `ParameterError` as `whole_number` does."""
+    if not isinstance(value, kinds):
+        raise _refused(name, value, f"of type {' or '.join(kind.__name__ for kind in kinds)}")
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 from ...errors import LongPromptError, QueueError
 from ...runtime.grammar.grammar import Grammar
 from ...runtime.loop.chunks import Chunk
+from ...runtime.sampling.options import instance
 from ...runtime.sampling.parameters import SamplingParameters, with_overrides
 from ...runtime.session import Session
 from ...runtime.stream import Generation
@@ -54,7 +55,8 @@ class AsyncSession:
         keys_are: str = "key",
     ) -> None:
         """keys_are: what `key` stands for, in the text of a refusal."""
-        self.session, self.queue_timeout = session, checks.seconds("queue_timeout", queue_timeout)
+        self.session = instance("session", session, Session)
+        self.queue_timeout = checks.seconds("queue_timeout", queue_timeout)
         grammar_timeout = checks.seconds("grammar_timeout", grammar_timeout)
         max_queue = checks.count("max_queue", max_queue)
         most_per_key = max_queue if max_queue_per_key is None else checks.count("max_queue_per_key", max_queue_per_key)

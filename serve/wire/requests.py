@@ -222,8 +222,8 @@ class Sampling(msgspec.Struct, kw_only=True):
 class Common(Sampling, kw_only=True):
     """What chat and completions share."""
 
-    max_tokens: Annotated[
-        Limit | None,
+    max_tokens: Annotated[  # the least is told by `SamplingParameters`: 1, or 0 where a prompt is scored
+        Annotated[int, Meta(le=2**31 - 1, extra_json_schema={"minimum": 0})] | None,
         Meta(description="default and most: the remaining context; completions: 16. 0 only to score a prompt"),
     ] = None
     n: Annotated[

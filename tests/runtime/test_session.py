@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from specexport.errors import BundleError, ParameterError, PromptError, ToolsError
+from specexport.runtime.load import load
 from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import BOS, CONTRACT, EOS, VOCAB, FakeDecoder, fake_session, greedy_tokens
@@ -105,6 +106,30 @@ def test_prompts_and_tools_of_other_types_are_refused(make_session: MakeSession)
     for tool in ({"type": "function"}, {}, None):
         with refused(ToolsError, type(tool).__name__):
             session.encode([1], [tool])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"path": 5}, {"path": b"a"}, {"policy": "other.json"}, {"check_digests": "yes"}, {"chat_template": 5}],
+    ids=str,
+)
+def test_what_no_bundle_can_be_loaded_by(wrong: dict[str, Any]) -> None:
+    with refused(ParameterError, field=next(iter(wrong))):
+        load(**{"path": "there.bundle"} | wrong)
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong"),
+    [
+        ("encode", {"tools": 5}),
+        ("encode", {"variables": 5}),
+        ("encode_prediction", {"prediction": 5}),
+        ("prepare_grammar", {"grammar": "a*"}),
+    ],
+)
+def test_other_types_are_refused(make_session: MakeSession, method: str, wrong: dict[str, Any]) -> None:
+    with refused(ParameterError, field=next(iter(wrong))):
+        getattr(make_session(), method)(**({"prompt": [1]} if method == "encode" else {}) | wrong)
 
 
 @pytest.mark.parametrize("place", range(12))

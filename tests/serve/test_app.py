@@ -79,6 +79,27 @@ def test_settings_of_the_queue_are_no_settings_of_an_app_over_one(tmp_path: Path
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("make", [AsyncSession, create_app])
+def test_a_path_is_no_session(make: Any) -> None:
+    with refused(ParameterError, "my.bundle", field="session"):
+        make("my.bundle")
+
+
+def test_more_new_tokens_than_the_bundle_holds(tmp_path: Path) -> None:
+    session, _ = slow_session(tmp_path, CONTRACT)
+    with session:
+        create_app(session, ServerSettings(max_tokens=256))
+        with refused(ParameterError, 257, 256, field="max_tokens"):
+            create_app(session, ServerSettings(max_tokens=257))
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_tokens": 5}])
+def test_settings_are_no_dict(tmp_path: Path, settings: Any) -> None:
+    session, _ = slow_session(tmp_path, CONTRACT)
+    with session, refused(ParameterError, field="settings"):
+        create_app(session, settings)
+
+
 def test_mounted_in_another_app_with_two_bundles(tmp_path: Path) -> None:
     async def main() -> None:
         (first, _), (second, _) = (slow_session(tmp_path / name, CONTRACT) for name in "ab")

@@ -158,7 +158,7 @@ def test_other_names_of_what_is_here(fields: dict[str, Any], name: str, value: A
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"n_predict": -3}, "n_predict"),
+    ({"n_predict": 2**31}, "n_predict"),
     ({"n_predict": 3, "max_tokens": 4}, "n_predict"),
     ({"regex": "a", "guided_choice": ["a"]}, "guided_choice"),
     ({"json_schema": {}, "structured_outputs": {"regex": "a"}}, "json_schema"),
@@ -209,7 +209,7 @@ def test_integers_with_a_point_in_prompts_and_counts_of_schemas() -> None:
     assert request.max_tokens == 3
 
 
-@pytest.mark.parametrize("value", [1.5, 1e30, "3", True, -1.0])
+@pytest.mark.parametrize("value", [1.5, 1e30, "3", True])
 def test_what_is_no_integer(value: Any) -> None:
     with refused(ApiError, field="max_tokens"):
         chat(max_tokens=value)

@@ -228,6 +228,13 @@ def test_what_is_refused(client: Client, fields: dict[str, Any], param: str) -> 
     client.refused(TEXT, {"prompt": "Hello", **fields}, param=param)
 
 
+@pytest.mark.parametrize(("fields", "least"), [({}, 1), ({"echo": True, "logprobs": 1}, 0)])
+@pytest.mark.parametrize("name", ["max_tokens", "n_predict"])
+def test_the_least_number_of_tokens_is_told(client: Client, fields: dict[str, Any], least: int, name: str) -> None:
+    error = client.refused(TEXT, {"prompt": "Hello", name: -3, **fields}, param=name)
+    assert f" {least} " in error["message"]
+
+
 def test_leaving_while_a_prompt_is_scored(tmp_path: Path) -> None:
     session, decoder = slow_session(tmp_path, CONTRACT)
     with served(session) as client:

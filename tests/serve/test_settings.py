@@ -153,6 +153,12 @@ def test_queues_that_cannot_be(tmp_path: Path, wrong: dict[str, Any]) -> None:
         AsyncSession(session, **wrong)
 
 
+@pytest.mark.parametrize("option", ["--served-model-name", "--replica-name", "--cors-origin", "--allowed-host"])
+def test_an_empty_text_is_refused_by_its_option(option: str) -> None:
+    found = CliRunner().invoke(main, ["serve", "some.bundle", option, ""])
+    assert (found.exit_code, found.stdout, found.stderr.count(option)) == (2, "", 1)
+
+
 @pytest.mark.parametrize(
     ("content", "variable"),
     [

@@ -72,7 +72,9 @@ def test_the_first_request_warms_up_and_does_not_count(session: Session, calls: 
 def test_as_dict_is_json(session: Session) -> None:
     result = bench(session, requests(3), OPTIONS)
     row = json.loads(json.dumps(result.as_dict(), allow_nan=False))
-    assert list(row) == ["passed", "bundle", "engine", "host", "options", "routes", "overall", "pairs"]
+    keys = ["passed", "bundle", "engine", "host", "options", "routes", "overall", "pairs", "follows_policy"]
+    assert list(row) == keys
+    assert not row["follows_policy"]
     assert row["engine"] == "fake"
     assert row["bundle"] == "bundle"
     assert row["options"]["max_new_tokens"] == 9

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from specexport.calibration.bench.results import Bench, BenchOptions
@@ -45,6 +46,21 @@ def test_who_drafted_is_said_by_route() -> None:
         mixed, off = (line for line in text.splitlines() if line.startswith("- "))
         assert "; drafted by ngram in 3, draft in 3 of 15 rounds; " in mixed
         assert "drafted by" not in off
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "k by the policy, drafter by the policy"),
+        ({"num_draft_tokens": 2}, "2 draft tokens per round, drafter by the policy"),
+        ({"drafter": "ngram"}, "k chosen by the session, drafter ngram"),
+    ],
+)
+def test_what_the_policy_decides(options: dict[str, Any], told: str) -> None:
+    pairs = (pair(0, run(8.0), run(4.0)),)
+    routes = (summarize("r", pairs),)
+    text = render(Bench("x.bundle", "fake", "a host", BenchOptions(**options), routes, None, pairs, True))
+    assert f", {told}, " in text.splitlines()[0]
 
 
 def test_the_speedup_is_of_the_sums() -> None:

@@ -123,6 +123,16 @@ def test_of_several_better_readings_the_best_is_named(model: Any, monkeypatch: p
     assert "40.0%" in warning
 
 
+@pytest.mark.parametrize(("first", "told"), [(0.040, False), (0.055, True)])
+def test_a_reading_that_is_hardly_faster_is_not_named(
+    first: float, told: bool, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However sure it is: 1.0416 instead of 1.0405 tokens per round, and 1.0580."""
+    kept = [torch.full((2, 9), 0.039), torch.full((2, 9), first), *[torch.full((2, 9), 0.03)] * 3]
+    monkeypatch.setattr(measured, "acceptance", lambda *_: kept)
+    assert len(acceptance_notes(model, [TEXT])) == 2 + told
+
+
 def test_another_feedback_is_named(model: Any) -> None:
     """The target says second what the head says with the other."""
     right = replace(model.form, feedback="post")

@@ -12,6 +12,7 @@ from specexport.calibration.measuring.journal import Journal
 from specexport.calibration.measuring.prompts import silent
 from specexport.errors import ParameterError
 from specexport.exporter.tuning import answers as answering
+from specexport.exporter.tuning import options as tuning_options
 from specexport.exporter.tuning.answers import Job, write_all, write_answers
 from specexport.exporter.tuning.options import TuneOptions, split
 from specexport.runtime.session import Session
@@ -33,6 +34,10 @@ def test_prompts_are_split_by_route_and_each_counts_once() -> None:
     assert not {one.tokens for one in training} & {one.tokens for one in judging}
     with refused(ParameterError, "19", field="prompts"):
         split([*requests(19), *requests(19)])
+    brief = [replace(request, max_new_tokens=49) for request in requests(20)]
+    with refused(ParameterError, 4 * 49, 200, field="prompts"):
+        split(brief)
+    assert len(split([replace(request, max_new_tokens=50) for request in brief])[1]) == 4
 
 
 def test_an_answer_is_known_by_all_that_it_depends_on() -> None:
@@ -70,6 +75,7 @@ def test_answers_serve_other_runs_with_the_same_target(
     write = answering._write
     monkeypatch.setattr(answering, "_write", lambda session, job: written.append(job) or write(session, job))
     monkeypatch.setattr(answering, "MIN_TOKENS", 1)
+    monkeypatch.setattr(tuning_options, "MIN_TOKENS", 1)
     brief = [replace(request, max_new_tokens=2) for request in requests(25)]
     journal, options = tmp_path / "answers.jsonl", replace(OPTIONS, max_new_tokens=2, general=0.0, answers=3)
     for prompts, chosen, expected in (
@@ -85,7 +91,8 @@ def test_answers_serve_other_runs_with_the_same_target(
 
 def test_the_share_of_general_answers(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answering, "MIN_TOKENS", 1)
-    answers = write_all(session, *split(requests(20)), OPTIONS, tmp_path / "answers.jsonl", quiet)
+    prompts = requests(20)
+    answers = write_all(session, prompts[:16], prompts[16:], OPTIONS, tmp_path / "answers.jsonl", quiet)
     tokens = Counter[str]()
     for one in answers.training:
         tokens[one.route] += len(one.tokens)
@@ -95,7 +102,7 @@ def test_the_share_of_general_answers(session: Session, tmp_path: Path, monkeypa
 def test_answers_too_short_to_judge_by(session: Session, tmp_path: Path) -> None:
     brief = [replace(request, max_new_tokens=2) for request in requests(20)]
     with refused(ParameterError, "200", field="prompts"):
-        write_all(session, *split(brief), OPTIONS, tmp_path / "answers.jsonl", quiet)
+        write_all(session, brief[:16], brief[16:], OPTIONS, tmp_path / "answers.jsonl", quiet)
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_what_a_kind_needs(given: list[str], named: str, built: Path, arguments:
 
 @pytest.mark.parametrize("before_training", [True, False])
 def test_interrupted_after_the_answers(
-    before_training: bool, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+    before_training: bool, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answers are kept, and the command says so and that it was interrupted."""
 
@@ -195,6 +195,10 @@ def test_interrupted_after_the_answers(
     assert shown.exit_code == 130, shown.output
     assert "interrupted" in shown.output
     assert "tuned.answers.jsonl" in shown.stderr
+    assert "resuming" not in shown.stderr
+    kept = tmp_path / "tuned.answers.jsonl"
+    kept.touch()
+    assert f"resuming with the answers in {kept}\n" in CliRunner().invoke(main, arguments).stderr
 
 
 def test_an_answer_longer_than_a_batch_has_its_own() -> None:

@@ -269,8 +269,15 @@ def test_an_edited_policy_is_checked(bundle: Bundle, changes: dict[str, Any]) ->
     edit(path, default=json.loads(path.read_text())["default"] | changes)
     with refused(
         BundleError,
+        "correct",
         field=("policy.json.default", *(f"policy.json.default.{name}" for name in changes)),
     ):
+        Decisions.load(Drafts(bundle, engine()), 0)
+
+
+def test_an_edited_policy_that_is_no_json(bundle: Bundle) -> None:
+    bundle.path(POLICY).write_text("{,}")
+    with refused(BundleError, POLICY, "correct"):
         Decisions.load(Drafts(bundle, engine()), 0)
 
 
