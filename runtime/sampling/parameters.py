@@ -77,10 +77,21 @@ class SamplingParameters:
     """
 
     max_new_tokens: int = option(Whole(least=None, help="Maximum new tokens."), 256)
-    temperature: float = option(Number(low=0.0, high=100.0, off="0 is greedy"), 0.0)
-    top_k: int = option(Whole(help="0 is off."), 0)
-    top_p: float = option(Number(low=0.0, high=1.0, above=True, off="1 is off"), 1.0)
-    min_p: float = option(Number(low=0.0, high=1.0, off="0 is off"), 0.0)
+    temperature: float = option(Number(low=0.0, high=100.0, off="0 is greedy", help="Sampling temperature."), 0.0)
+    top_k: int = option(Whole(help="Keep only this many of the likeliest tokens; 0 is off."), 0)
+    top_p: float = option(
+        Number(
+            low=0.0,
+            high=1.0,
+            above=True,
+            off="1 is off",
+            help="Keep the likeliest tokens up to this probability mass.",
+        ),
+        1.0,
+    )
+    min_p: float = option(
+        Number(low=0.0, high=1.0, off="0 is off", help="Drop tokens below this share of the largest probability."), 0.0
+    )
     repetition_penalty: float | None = option(
         Number(low=0.01, high=100.0, off="1 is off", optional=True, help="Penalty for tokens in prompt and output.")
     )
