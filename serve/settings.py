@@ -35,12 +35,12 @@ def flag_of(one: Field[Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """The options of `specexport serve` as keywords, and some without an option: docs/http.md lists all.
+    """The options of `specexport serve` as keywords, and some without an option; docs/http.md lists all.
 
-    Times in seconds, sizes in bytes. Raises `ParameterError` for invalid values, including a single text where several
-    are expected. allowed_hosts: without their port; by default none beside the loopback names without keys, and any
-    with keys. cors_origins: exact ones. max_queue, max_queue_per_key, queue_timeout, grammar_timeout: of the
-    `AsyncSession` that `create_app` makes of a `Session`.
+    Times are in seconds, sizes in bytes. allowed_hosts: without ports; by default only the loopback names without keys,
+    and any host with keys. cors_origins: exact origins. max_queue, max_queue_per_key, queue_timeout, grammar_timeout:
+    of the `AsyncSession` that `create_app` makes from a `Session`. Raises `ParameterError` for invalid values,
+    including a single text where several are expected.
     """
 
     model: str | tuple[str, ...] | None = setting(
