@@ -32,7 +32,7 @@ def inspect(bundle: Path, as_json: bool) -> None:
 @click.option(
     "--prompts",
     type=FILE,
-    help='JSONL file of {"prompt" or "messages": ...} lines. [default: the tokens of the export\'s proof]',
+    help='JSONL file of {"prompt" or "messages": ...} lines. [default: the tokens of the build\'s check]',
 )
 @click.option(
     "--max-new-tokens",

@@ -61,7 +61,7 @@ def generate(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Continue a prompt.
+    """Continue a prompt, or answer a chat message.
 
     The text streams to stdout, statistics go to stderr.
     """
