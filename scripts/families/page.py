@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
 from transformers import CONFIG_MAPPING
@@ -18,7 +17,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/models.md"
 BEGIN = "<!-- from here on written by scripts/model_families.py -->"
 WIDTH = 120
 WRONG = "The exporter makes a graph of these that is not the model. A build ends with this error:"
-UNMADE = "The error that stopped the script:"
+UNMADE = "No tiny model, or no end of the attempt; scripts/families/results.json has the errors:"
 MARK = "decoder"
 DECODERS = (
     f'"({MARK})" marks encoder-decoders of which only the decoder was tried, which transformers can load by itself. '
@@ -56,7 +55,7 @@ def families(results: Results) -> str:
         "### Refused",
         *_by_cause(refused),
         *(("### Failed their proof", WRONG, *_by_cause(failed)) if failed else ()),
-        *(("### No result", UNMADE, *_by_cause(unmade, str)) if unmade else ()),
+        *(("### No result", f"{UNMADE} {', '.join(unmade)}.") if unmade else ()),
         *(("### Not tried yet", ", ".join(untried) + ".") if untried else ()),
     ]
     return "\n\n".join(_wrapped(part) for part in parts) + "\n"
@@ -81,11 +80,11 @@ def cause(reason: str) -> str:
     return re.sub(r"^\w+ cannot be exported: |^[A-Z]\w+(?:: | )", "", reason)
 
 
-def _by_cause(outcomes: dict[str, Outcome], said: Callable[[str], str] = cause) -> list[str]:
+def _by_cause(outcomes: dict[str, Outcome]) -> list[str]:
     """A list entry for each cause, with all families that are refused for it; the most frequent causes first."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for family, outcome in outcomes.items():
-        found[said(re.sub(rf"\b{re.escape(family)}\b", "it", outcome.reason))].append(family)
+        found[cause(re.sub(rf"\b{re.escape(family)}\b", "it", outcome.reason))].append(family)
     ordered = sorted(found.items(), key=lambda entry: (-len(entry[1]), entry[1]))
     return ["\n".join(_wrapped(f"- {', '.join(names)}: {_plain(why)}", "  ") for why, names in ordered)]
 
