@@ -31,8 +31,8 @@ TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 class SpecExportError(Exception):
     """Base class of all errors that a user can cause or see.
 
-    code: what went wrong; stable, and that of the class unless a refinement is given (docs/embedding.md lists all).
-    field: the argument, option, key or part of a request that is at fault, None where there is none.
+    code: what went wrong, a stable name; the class's own unless a more specific one is given (docs/embedding.md lists
+    all). field: the argument, option, key or part of a request that is at fault; None if there is none.
     """
 
     code = "error"
@@ -94,8 +94,8 @@ class ToolsError(PromptError):
 
 
 class GrammarError(ParameterError):
-    """kind: `schema`, `tools` and so on, of a grammar that is wrong; the message then begins with it. reason: the rest.
-    line: of the grammar's text at which the compiler stopped, from 1, None if it is not known.
+    """kind: `schema`, `tools` and so on, if the grammar is wrong; the message then begins with it. reason: the rest of
+    the message. line: the line of the grammar's text, from 1, at which the compiler stopped; None if it is not known.
     """
 
     code = "invalid_schema"
@@ -135,7 +135,7 @@ class ProofError(SpecExportError):
 
 
 class BundleError(SpecExportError):
-    """field: of a wrong key of a JSON file, with the file's name, as `manifest.json.contract.capacity`."""
+    """field: the wrong key of a JSON file, after the file's name, such as `manifest.json.contract.capacity`."""
 
     code = "invalid_bundle"
 
@@ -146,7 +146,7 @@ class EngineError(SpecExportError):
 
 class MissingPackageError(EngineError):
     """package: what is missing. extra: the extra of specexport that installs it. remedy: the command to show instead of
-    `pip install`, where pip cannot install it.
+    `pip install`, if pip cannot install it.
     """
 
     code = "missing_package"

@@ -45,9 +45,10 @@ def check_packages() -> None:
 def calibrate(
     session: Session, requests: Sequence[Request], options: CalibrateOptions, command: str, progress: Progress = silent
 ) -> Analysis:
-    """Measure, decide, and write costs.json, survival.json and policy.json into the bundle.
+    """Measure costs and acceptance, decide for each route, and write what sessions follow into the bundle.
 
-    command: as the report states it. Resumes an interrupted run. Raises `ParameterError`, `OutputError`,
+    Writes costs.json, policy.json and survival.json, and routing.json where choosing among drafts pays. command: as the
+    report states it. Resumes an interrupted run. Raises `ParameterError`, `OutputError`,
     `MissingPackageError`.
     """
     check_packages()

@@ -42,7 +42,12 @@ if TYPE_CHECKING:
 )
 @DRAFTER
 @MAX_NEW_TOKENS
-@click.option("--temperature", type=float, default=0.0, help="0 is greedy; only greedy outputs are compared.")
+@click.option(
+    "--temperature",
+    type=float,
+    default=0.0,
+    help="Sampling temperature; 0 is greedy; only greedy outputs are compared.",
+)
 @TOP_K
 @TOP_P
 @SEED
@@ -50,7 +55,8 @@ if TYPE_CHECKING:
 @click.option(
     "--journal",
     type=FILE,
-    help="Finished pairs, to resume from; those of another run are replaced. [default: one in BUNDLE/calibration]",
+    help="File that keeps finished pairs, to resume from; those of another run are replaced. "
+    "[default: one in BUNDLE/calibration]",
 )
 @running
 @JSON
@@ -65,9 +71,9 @@ def bench(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Benchmark plain and speculative decoding.
+    """Compare the speed of plain and speculative decoding.
 
-    Plain and speculative runs take turns on your prompts. Greedy outputs are compared: exit code 1 if they differ
+    Plain and speculative runs alternate on your prompts. Greedy outputs are compared: exit code 1 if they differ
     beyond near ties.
     """
     from ..calibration.bench.interleaved import bench as run

@@ -37,8 +37,8 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
     "drafts",
     multiple=True,
     metavar="[NAME=]MODEL",
-    help="Draft: a smaller model, as for --target, or an EAGLE-3, DFlash or DSpark draft of the target, or Gemma 4's "
-    "assistant; mtp for its own MTP layer; lookup for none. Repeatable, the first is the default. "
+    help="Draft: a smaller model (as for --target), or one made for the target: an EAGLE-3 head, DFlash, DSpark or "
+    "a Gemma 4 assistant; mtp: the target's own MTP layer; lookup: none. Repeatable; the first is the default. "
     "[default: prompt lookup]",
 )
 @output_option("Bundle folder to create.")
@@ -46,7 +46,7 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
     "--min-overlap",
     type=float,
     default=0.5,
-    help="Draft with another tokenizer: minimum share of the calibration texts' tokens that it must know.",
+    help="For a draft with another tokenizer: minimum share of the calibration texts' tokens that it must have.",
 )
 @click.option(
     "--max-seq-len",
@@ -74,31 +74,31 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
 )
 @click.option(
     "--draft-precision",
-    help="Weight precision of the draft. [default: as --precision; int4 beside fp16 for onnxruntime-cuda, tensorrt-rtx "
+    help="Weight precision of the draft. [default: as --precision; int4 with fp16 for onnxruntime-cuda, tensorrt-rtx "
     "and tensorrt from 10.15 on]",
 )
 @click.option(
     "--draft-taps",
     metavar="I,J,...",
     callback=_taps,
-    help="EAGLE-3, DFlash, DSpark: the hidden states that the draft reads, as transformers counts them. [default: as "
-    "its config says]",
+    help="EAGLE-3, DFlash, DSpark: indices into transformers' hidden_states of the target that the draft reads. "
+    "[default: as its config says]",
 )
 @click.option(
     "--draft-feedback",
     type=click.Choice(["pre", "post"]),
-    help="EAGLE-3: whether drafted tokens read the row before them before or after the last norm. [default: as its "
+    help="EAGLE-3: whether the head reads its own previous output from before or after the last norm. [default: as its "
     "config says]",
 )
 @click.option(
     "--draft-vocabulary",
     type=int,
-    help="MTP, assistants: how many tokens the draft proposes, the most frequent of the calibration prompts. "
+    help="MTP, assistants: how many tokens the draft can propose, the most frequent ones in the calibration prompts. "
     "[default: all]",
 )
 @click.option(
     "--cache-precision",
-    help="Precision of keys and values, fp32 or fp16. [default: fp16 beside quantized weights, except on CPUs "
+    help="Precision of keys and values, fp32 or fp16. [default: fp16 with quantized weights, except on CPUs "
     "without specexport-kernels; else that of --precision]",
 )
 @click.option(
@@ -111,7 +111,7 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
 @click.option(
     "--portable",
     is_flag=True,
-    help="onnxruntime: also make graphs for hosts without specexport-kernels, with weights of their own.",
+    help="onnxruntime: also make graphs, with their own weights, for hosts without specexport-kernels.",
 )
 @click.option(
     "--tensorrt-version",
@@ -122,9 +122,9 @@ def _taps(context: click.Context, option: click.Parameter, text: str | None) -> 
 @click.option("--force", is_flag=True, help="Overwrite an existing bundle.")
 @click.option("--cache", type=FILE, help="Build cache. [default: specexport in $XDG_CACHE_HOME or ~/.cache]")
 def build(target: str, drafts: tuple[str, ...], output: Path, engines: tuple[str, ...], **options: Any) -> None:
-    """Build a proven bundle of target and draft.
+    """Build a bundle from a target and a draft, and check it.
 
-    Exports both models, checks the graphs against Hugging Face, and compiles them where an engine needs it.
+    Exports the models, checks the graphs against the Hugging Face models, and compiles plans if the engine needs them.
     """
     start = perf_counter()
     require_packages()

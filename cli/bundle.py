@@ -18,7 +18,7 @@ from .options import BUNDLE, FILE, JSON, compile_options, compiling, running
 def inspect(bundle: Path, as_json: bool) -> None:
     """Show what a bundle contains.
 
-    Models, drafters, memory, proofs, policy and costs. --json has more: files with sizes and digests.
+    Models, drafters, memory, proofs, policy and costs. --json adds the files with sizes and digests.
     """
     from ..bundle import Bundle
     from ..runtime.describe import describe, render
@@ -33,7 +33,7 @@ def inspect(bundle: Path, as_json: bool) -> None:
 @click.option(
     "--prompts",
     type=FILE,
-    help='JSONL file of {"prompt" or "messages": ...} lines. [default: the tokens of the export\'s proof]',
+    help='JSONL file of {"prompt" or "messages": ...} lines. [default: the tokens of the build\'s check]',
 )
 @click.option(
     "--max-new-tokens",
@@ -45,13 +45,13 @@ def inspect(bundle: Path, as_json: bool) -> None:
     "--trials",
     type=click.IntRange(0),
     default=0,
-    help="Sampled generations for L3, 0 for no L3: hundreds at least; 10000 find small errors.",
+    help="Sampled generations for L3: hundreds at least, 10000 to find small errors; 0: no L3.",
 )
 @click.option("--drafter", help="Drafter of L1 to L3, as for bench. [default: each draft in turn; L3: the first]")
 @running
 @JSON
 def verify(bundle: Path, where: dict[str, Any], as_json: bool, **options: Any) -> None:
-    """Prove losslessness on this host.
+    """Check on this host that a bundle is lossless.
 
     L0 enumerates the verification rules. Parity compares the graphs with the Hugging Face model. L1 and L2 compare
     speculative with plain greedy output, at the same pass width and at width 1. L3, with --trials, compares sampled
@@ -80,8 +80,8 @@ def verify(bundle: Path, where: dict[str, Any], as_json: bool, **options: Any) -
 def compile_plans(bundle: Path, engine: str, **options: Any) -> None:
     """Compile a bundle's graphs for TensorRT.
 
-    Run it on the device that will run the bundle; for tensorrt-rtx, any host will do. Replaces the bundle's plans for
-    that engine. Needs neither torch nor the checkpoints.
+    Run it on the device that will run the bundle; for tensorrt-rtx, on any host. Replaces the bundle's plans for that
+    engine. Needs neither torch nor the checkpoints.
     """
     from ..bundle import Bundle
     from ..editing.display import BuildDisplay
@@ -103,12 +103,12 @@ def compile_plans(bundle: Path, engine: str, **options: Any) -> None:
 @click.command()
 @BUNDLE
 @click.argument("repository", metavar="ORG/NAME")
-@click.option("--private", is_flag=True, help="If the repository is new, make it private.")
+@click.option("--private", is_flag=True, help="Make a new repository private.")
 def push(bundle: Path, repository: str, private: bool) -> None:
     """Upload a bundle to the Hugging Face hub.
 
-    specexport.load and the commands that run or inspect a bundle then take ORG/NAME instead of a folder. What was
-    calibrated on this host stays here. Log in first: hf auth login.
+    specexport.load and the commands that run or inspect a bundle then take ORG/NAME instead of a folder. Calibration
+    results are not uploaded. Log in first: hf auth login.
     """
     from ..bundle import Bundle
     from ..editing.push import push as upload

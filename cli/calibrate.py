@@ -24,7 +24,7 @@ from .progress import bar, note_busy_host, requests_of
 @SKIP_INVALID
 @LIMIT
 @MAX_NEW_TOKENS
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="Sampling temperature; 0 is greedy.")
 @TOP_K
 @TOP_P
 @SEED
@@ -46,7 +46,7 @@ from .progress import bar, note_busy_host, requests_of
     is_flag=True,
     help="Write a policy with fixed numbers of draft tokens.",
 )
-@click.option("--report", type=FILE, help="Report, a .md file. [default: BUNDLE/report.md]")
+@click.option("--report", type=FILE, help="File for the report, .md. [default: BUNDLE/report.md]")
 @click.option("--details", is_flag=True, help="Also print the report's tables.")
 @running
 @JSON
@@ -63,10 +63,10 @@ def calibrate(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Decide per route whether to speculate.
+    """Decide for each route whether to draft, and how.
 
-    Measures costs and acceptance on this host with your prompts. Writes into the bundle costs.json, policy.json and
-    what else sessions follow, and a report. An interrupted run resumes where it stopped.
+    Measures costs and acceptance on this host with your prompts. Writes costs.json, policy.json and other files that
+    sessions follow into the bundle, and a report. An interrupted run resumes where it stopped.
     """
     from ..calibration.calibrate import calibrate as run
     from ..calibration.calibrate import check_packages, journal_path

@@ -38,7 +38,7 @@ ACCEPTED = "green"
 
 @click.command()
 @BUNDLE
-@click.option("--system", metavar="TEXT", help="System message in front of the conversation.")
+@click.option("--system", metavar="TEXT", help="System message before the conversation.")
 @CHAT_TEMPLATE
 @sampling_options
 @running
@@ -50,9 +50,9 @@ def chat(
     max_new_tokens: int,
     **options: Any,
 ) -> None:
-    """Talk to the model in the terminal.
+    """Chat with the model in the terminal.
 
-    Accepted draft tokens are green; Ctrl-T toggles the colours (Ctrl-Y brings back what was typed). /help lists the
+    Accepted draft tokens are green; Ctrl-T toggles the colours (Ctrl-Y restores the typed text). /help lists the
     commands, Ctrl-C stops an answer, Ctrl-D quits. Piped input is one message per line; piped output has only answers.
     """
     from rich.console import Console

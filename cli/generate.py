@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     "--chat",
     metavar="TEXT",
     callback=from_stdin,
-    help="Message to answer, put into the model's chat template; - reads stdin.",
+    help="Message to answer, through the model's chat template; - reads stdin.",
 )
 @text_file("--messages", help="JSON file with a list of chat messages {role, content}.")
 @CHAT_TEMPLATE
-@text_file("--prediction", help="File with text that the output is likely to repeat, to draft from.")
+@text_file("--prediction", help="File with text that the output is likely to repeat; drafts are looked up there.")
 @sampling_options
 @grammars
 @running
@@ -62,7 +62,7 @@ def generate(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Continue a prompt.
+    """Continue a prompt, or answer a chat message.
 
     The text streams to stdout, statistics go to stderr.
     """

@@ -117,7 +117,7 @@ def refusal(error: SpecExportError, command: click.Command | None) -> click.Clic
 @click.group("specexport", cls=Commands, context_settings=SETTINGS)
 @click.version_option(VERSION, prog_name="specexport")
 def main() -> None:
-    """Compiled speculative decoding at batch 1."""
+    """Speculative decoding for one user at a time: build bundles, check, calibrate, run and serve them."""
 
 
 def use_utf8() -> None:
@@ -159,7 +159,7 @@ def _discard_output() -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print a script for completion in a shell.
+    """Print a script for completion in your shell.
 
     \b
     bash: eval "$(specexport completion bash)" in ~/.bashrc

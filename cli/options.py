@@ -41,7 +41,7 @@ RUNNING = (
         "--threads",
         type=click.IntRange(0),
         default=0,
-        help="CPU threads; 0: as calibrated (not in calibrate and verify), else the engine's choice.",
+        help="CPU threads; 0: the calibrated number (except in calibrate and verify), else the engine's choice.",
     ),
     click.option("--device", type=click.IntRange(0), help="GPU index, from 0. [default: the first GPU]"),
 )
@@ -57,8 +57,10 @@ MAX_NEW_TOKENS = click.option(
     default=128,
     help="Maximum new tokens, unless a prompt's line says otherwise.",
 )
-TOP_K = click.option("--top-k", type=int, default=0, help="0 is off.")
-TOP_P = click.option("--top-p", type=float, default=1.0, help="1 is off.")
+TOP_K = click.option("--top-k", type=int, default=0, help="Keep only this many of the likeliest tokens; 0 is off.")
+TOP_P = click.option(
+    "--top-p", type=float, default=1.0, help="Keep the likeliest tokens up to this probability mass; 1 is off."
+)
 SEED = click.option("--seed", type=int, default=0, help="Random seed.")
 CHAT_TEMPLATE = click.option("--chat-template", type=FILE, help="File with a chat template. [default: the bundle's]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -72,7 +74,9 @@ COMPILING = (
         metavar="X.Y",
         help="TensorRT-RTX: compute capability to compile for; repeatable. [default: the library's choice]",
     ),
-    click.option("--version-compatible", is_flag=True, help="TensorRT: plans run with the lean runtime too."),
+    click.option(
+        "--version-compatible", is_flag=True, help="TensorRT: make plans that also run with the lean runtime."
+    ),
 )
 
 

@@ -76,7 +76,7 @@ def _kind(one: Field[Any]) -> dict[str, Any]:
 )
 @click.option("--no-auth", is_flag=True, help="Listen beyond this machine without an API key.")
 @click.option(
-    "--trust-forwarded", is_flag=True, help="Take the client's address from X-Forwarded-For of a proxy on this host."
+    "--trust-forwarded", is_flag=True, help="Take client addresses from X-Forwarded-For, set by a proxy on this host."
 )
 @settings_options
 @click.option(
@@ -96,7 +96,7 @@ def _kind(one: Field[Any]) -> dict[str, Any]:
 @click.option(
     "--prompt-cache-mib",
     type=click.IntRange(0),
-    help="Host memory for the cache rows of earlier conversations, in MiB. [default: 512 on a CPU, else 0]",
+    help="Host memory for cache rows of earlier conversations, in MiB. [default: 512 on a CPU, else 0]",
 )
 @running
 def serve(
@@ -110,8 +110,8 @@ def serve(
 ) -> None:
     """Serve a bundle over the OpenAI API.
 
-    One request runs at a time, others wait. Prints one line of JSON with its port once it is ready; its log is lines of
-    JSON. After SIGTERM, open requests may finish; a second SIGTERM ends them.
+    One request runs at a time, others wait. Prints one line of JSON with the port when it is ready, and logs lines of
+    JSON to stderr. After SIGTERM, open requests may finish; a second SIGTERM ends them.
     """
     from ..errors import GrammarError, MissingPackageError
     from ..serve import create_app  # noqa: F401 - names the package that is missing

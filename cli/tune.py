@@ -29,31 +29,33 @@ if TYPE_CHECKING:
     "--kind",
     type=click.Choice(["model", "eagle3"]),
     default="model",
-    help="A model of its own, or an EAGLE-3 head, which reads the target's hidden states.",
+    help="model: a separate model; eagle3: a head that reads the target's hidden states.",
 )
-@click.option("--target", help="Of a head: the checkpoint that the bundle was built from.")
-@click.option("--vocabulary", type=int, help="Of a new head: maximum tokens, the most frequent ones. [default: 32768]")
-@click.option("--inner", type=int, help="Of a new head: width of its MLP. [default: the target's]")
+@click.option("--target", help="For a head: the checkpoint that the bundle was built from.")
+@click.option(
+    "--vocabulary", type=int, help="For a new head: how many tokens it proposes, the most frequent. [default: 32768]"
+)
+@click.option("--inner", type=int, help="For a new head: width of its MLP. [default: the target's]")
 @SKIP_INVALID
 @LIMIT
 @click.option("--max-new-tokens", type=int, default=128, help="Maximum tokens per answer.")
 @click.option("--answers", type=int, default=3, help="Answers per prompt to train on.")
 @click.option(
-    "--temperature", type=float, default=0.0, help="Temperature of the answers, as served; every third is at 1."
+    "--temperature", type=float, default=0.0, help="Temperature of the answers, as served; every third answer is at 1."
 )
 @click.option("--epochs", type=int, default=4, help="Passes over the answers.")
 @click.option(
     "--general",
     type=float,
     default=0.4,
-    help="Maximum share of the training tokens that answer built-in prompts, for text unlike yours.",
+    help="Maximum share of training tokens that answer built-in prompts, so that other text is not forgotten.",
 )
 @click.option(
     "--journal",
     type=FILE,
     help="File that keeps answers for all runs with this target. [default: OUTPUT.answers.jsonl]",
 )
-@click.option("--force", is_flag=True, help="Write the draft even if not clearly better.")
+@click.option("--force", is_flag=True, help="Write the draft even if it is not clearly better.")
 @running
 @JSON
 def tune(
@@ -71,14 +73,14 @@ def tune(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Tune a draft on your own prompts.
+    """Train a draft on the target's answers to your prompts.
 
-    The bundle's target answers the prompts, at least 20 different ones, and the draft learns from its answers. A fifth
-    of the prompts is held out: the draft is written, as a checkpoint for `specexport build --draft`, only if it is
-    accepted more often there. An interrupted run resumes its answers; if interrupted while training, the draft is
+    The bundle's target answers the prompts, at least 20 different ones, and the draft learns from the answers. A fifth
+    of the prompts is held out. The draft is written, as a checkpoint for `specexport build --draft`, only if it is
+    accepted more often on these. An interrupted run resumes its answers; if interrupted while training, the draft is
     judged as it is.
 
-    With --kind eagle3 and --target it is an EAGLE-3 head, a new one without --draft.
+    --kind eagle3 with --target trains an EAGLE-3 head, a new one without --draft.
     """
     if kind == "eagle3" and target is None:
         raise click.UsageError("--kind eagle3 needs --target, the checkpoint that the bundle was built from")

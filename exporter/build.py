@@ -118,10 +118,10 @@ def build(
     progress: BuildProgress | None = None,
     command: str = "specexport.exporter.build",
 ) -> BuildReport:
-    """Compile `target` and `draft` (folders or hub ids) into a proven bundle at `output`.
+    """Build a bundle at `output` from `target` and `draft` (folders, GGUF files or hub ids), and check its graphs.
 
-    draft: of several, the first drafts for requests that name no other; a checkpoint alone is called `draft`. Without
-    any, the bundle's sessions look drafts up in the text.
+    draft: one checkpoint, which is then called `draft`, or several with names; requests that name none use the first.
+    Without a draft, the bundle's sessions look draft tokens up in the text.
 
     Raises `ParameterError`, `CheckpointError`, `PairError`, `EngineError`, `OutputError`, `ProofError`; then nothing is
     left at `output`.

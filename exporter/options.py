@@ -121,24 +121,26 @@ class CalibrationTexts:
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """max_seq_len None takes what the models' positions allow, up to 4096. prompt_chunk: tokens per prefill pass; None
-    is 256 for one engine on the CPU, at most 512 for one that runs graphs on a GPU, and else 64.
+    """The options of `specexport build`.
 
-    precision: a name of `precision.NAMES`.
-    tree_rows: most candidates of a round, in rows of a step in addition to its chain; 0 for chains alone.
-    draft_precision: by default the target's, but see `for_drafts`. calibration_texts: JSONL of prompts, by default a
-    shipped set.
-    min_overlap: the part of the tokens in the calibration texts that a draft of another tokenizer must have.
-    compiling: for the engines that run plans. tensorrt_version: the one on the device, by default that of this host.
-    portable: for engine `onnxruntime`, whether hosts without specexport-kernels are to run the bundle too, by graphs of
-    ONNX Runtime's own operators. cache_precision: of keys and values; by default fp16 beside quantized weights where
-    `_caches_apart`, else that of everything else. fp16 halves what a pass over a long context reads, and the proof
-    allows for its rounding.
+    max_seq_len: None takes what the models' positions allow, up to 4096. prompt_chunk: tokens per prefill pass; None is
+    256 for one engine on the CPU, at most 512 for one that runs graphs on a GPU, and otherwise 64. tree_rows: maximum
+    candidates of a round, in rows of a step after those of its chain.
 
-    For drafts that read the target's hidden states. draft_taps: of which layers, as `hidden_states[i]` of transformers,
-    where the checkpoint does not say or says it wrongly. draft_feedback: `pre` or `post`, whether a drafted row reads
-    the one before it as it is or after the last norm. draft_vocabulary: how many tokens an MTP layer or an
-    assistant proposes, the most frequent ones of the calibration texts; None for all.
+    precision: a name of `precision.NAMES`. draft_precision: by default the target's, but see `for_drafts`.
+    cache_precision: of keys and values; by default fp16 with quantized weights where `_caches_apart`, else that of
+    everything else. fp16 halves what a pass over a long context reads, and the proof allows for its rounding.
+    calibration_texts: JSONL of prompts, by default a shipped set. min_overlap: the share of tokens in the calibration
+    texts that a draft with another tokenizer must have.
+
+    compiling: for the engines that run plans. tensorrt_version: that of the device, by default this host's. portable:
+    for engine `onnxruntime`, whether to add graphs of ONNX Runtime's own operators for hosts without
+    specexport-kernels.
+
+    For drafts that read the target's hidden states: draft_taps: which ones, as `hidden_states[i]` of transformers, if
+    the checkpoint does not say or is wrong. draft_feedback: `pre` or `post`, whether a drafted row reads the previous
+    row's output before or after the last norm. draft_vocabulary: how many tokens an MTP layer or an assistant can
+    propose, the most frequent ones in the calibration texts; None for all.
     """
 
     max_seq_len: int | None = None

@@ -26,17 +26,19 @@ def load(
     prompt_cache_bytes: int | None = 0,
     chat_template: str | os.PathLike[str] | None = None,
 ) -> Session:
-    """Load a bundle, from a folder, or by its name on the Hugging Face hub (`org/name` or `org/name@revision`).
+    """Load a bundle from a folder, or by its name on the Hugging Face hub (`org/name` or `org/name@revision`).
 
-    engine: a name from `specexport doctor`, by default the first usable one of the bundle.
+    engine: a name from `specexport doctor`; by default the first engine of the bundle that this host can run. threads:
+    of the CPU engine; 0 takes the number in this host's costs.json (if `policy`), else the engine's own choice. device:
+    index of the GPU among those that `CUDA_VISIBLE_DEVICES` leaves; by default the first.
 
-    threads: of the engine; 0 for those of this host's costs.json, if `policy`, else the engine's own choice.
-    check_digests: compare every file's SHA-256 with the manifest (about a second per 1.5 GB). policy: follow the
-    bundle's policy.json, or adapt where it has none of this engine; False drafts the maximum. device: which GPU,
-    counted from 0 among those that `CUDA_VISIBLE_DEVICES` leaves, by default the first.
-    prompt_cache_bytes: host memory for the cache rows of earlier sequences, so that conversations in turn prefill only
-    what is new; None for 512 MiB on engines of the CPU, and for none on others. chat_template: a file to use instead of
-    the bundle's own. Raises `BundleError`, `EngineError`, `ParameterError`.
+    check_digests: compare every file's SHA-256 with the manifest, about a second per 1.5 GB. policy: follow the
+    bundle's policy.json, or adapt to measured costs if there is none for this engine; False drafts the maximum every
+    round. prompt_cache_bytes: host memory for cache rows of earlier sequences, so that alternating conversations
+    prefill only what is new; None means 512 MiB on a CPU and 0 on a GPU. chat_template: a file that replaces the
+    bundle's chat template.
+
+    Raises `BundleError`, `EngineError`, `ParameterError`.
     """
     path = instance("path", path, str, os.PathLike)
     check_digests, policy = Flag().check("check_digests", check_digests), Flag().check("policy", policy)

@@ -40,11 +40,11 @@ LOG = logging.getLogger("specexport")
 
 
 class Session:
-    """One sequence at a time over the two caches of a bundle.
+    """A loaded bundle, which holds one sequence at a time in its caches; made by `specexport.load`.
 
-    Any thread may send requests, but only one request is open at a time: others raise `SessionBusyError`. The caches
-    outlive a request: the next one keeps the rows of the prefix that both share. A session that was closed, by `close`
-    or at the end of its `with`, raises `SessionClosedError`.
+    Any thread may send requests, but only one request may be open: others raise `SessionBusyError`. The caches outlive
+    a request: the next one reuses the rows of the prefix that both share. After `close`, or the end of a `with`, calls
+    raise `SessionClosedError`.
     """
 
     def __init__(
@@ -109,11 +109,11 @@ class Session:
         return self._context.target.rows / self.bundle.manifest.contract.capacity
 
     def encode(self, prompt: Prompt, tools: Sequence[Tool] = (), variables: Variables | None = None) -> list[int]:
-        """Token ids of a text, of chat messages, or of ids (checked); any iterable of them. Raises `PromptError`.
+        """Token ids of a text or of chat messages; ids are checked and returned. Raises `PromptError`.
 
-        tools: the tools that the model is told it may call. variables: of the chat template, such as
-        `{"enable_thinking": False}`; those that it does not read have no effect. As in transformers,
-        `{"continue_final_message": True}` leaves the last message open, for the output to continue it.
+        tools: the tools that the model may call. variables: of the chat template, such as `{"enable_thinking": False}`;
+        those that the template does not read have no effect. As in transformers, `{"continue_final_message": True}`
+        leaves the last message open, so that the output continues it.
         """
         self._check_open()
         variables = None if variables is None else instance("variables", variables, Mapping)
@@ -121,11 +121,11 @@ class Session:
 
     @property
     def template_variables(self) -> frozenset[str]:
-        """Variables that the chat template reads and `encode` may set."""
+        """The variables of the chat template that `encode` may set."""
         return self._encoder.template_variables
 
     def encode_prediction(self, prediction: str) -> list[int]:
-        """Token ids of a text that the output may repeat, no more than a sequence can hold. Raises `PromptError`."""
+        """Token ids of a text that the output may repeat, at most as many as a sequence holds. Raises `PromptError`."""
         self._check_open()
         return self._encoder.encode_prediction(instance("prediction", prediction, str))
 
@@ -141,29 +141,30 @@ class Session:
 
     @property
     def chats_with_tools(self) -> bool:
-        """Whether it accepts messages together with tools, for which the model may have a template of their own."""
+        """Whether the session accepts messages with tools, for which the model may have a separate template."""
         return self._encoder.chats(tools=True)
 
     @property
     def tool_format(self) -> ToolFormat:
-        """How this model calls tools. Raises `ToolsError` if its chat template cannot, or not in a known form."""
+        """The form in which this model calls tools. Raises `ToolsError` if its chat template has none that is known."""
         return self._encoder.tool_format
 
     def thinking(
         self, prompt: Sequence[int], variables: Variables | None = None, tools: bool = False
     ) -> Thinking | None:
-        """How the model thinks after `prompt`, token ids of messages, for `Grammar.after`; None where it does not.
+        """How the model reasons after `prompt`, for `Grammar.after`; None if it does not.
 
-        variables: those that the messages were encoded with. tools: whether they were encoded with tools.
+        prompt: token ids of messages. variables: those that the messages were encoded with. tools: whether they were
+        encoded with tools.
         """
         return self._encoder.thinking(prompt, variables, tools)
 
     def prepare(self) -> None:
-        """Do now what the first request would wait for: read the weights from the disk; open the policy's drafts;
-        measure for half a second where neither the bundle nor the user's cache has costs of this host. Cached rows may
-        be lost.
+        """Do now what the first request would wait for. May drop cached rows.
 
-        Raises `SessionBusyError` while a stream of the session is open, `SessionClosedError`.
+        Reads the weights from the disk, opens the policy's drafts, and measures costs for half a second if neither the
+        bundle nor the user's cache has those of this host. Raises `SessionBusyError` while a stream of the session is
+        open, `SessionClosedError`.
         """
         self._check_free()
         with self._running:
@@ -176,17 +177,15 @@ class Session:
             self.drafts.open(name)
 
     def grammar_late_for(self) -> float:
-        """How many seconds a grammar has been compiling beyond its deadline, 0 for none. No other is compiled
-        meanwhile.
+        """For how many seconds a grammar has been compiling beyond its deadline, 0 for none. Meanwhile no other grammar
+        is compiled.
         """
         return self._grammars.late_for()
 
     def prepare_grammar(self, grammar: Grammar | None = None) -> Grammar | None:
-        """Do now what the first request with a grammar, or with this one, would wait for. May be called from any
-        thread.
+        """Compile `grammar` now; without one, prepare what every grammar needs. May be called from any thread.
 
-        Returns the grammar, compiled: requests with the returned grammar compile nothing, whatever requests come in
-        between.
+        Requests with the returned grammar compile nothing, whatever requests come in between.
         """
         if grammar is not None:
             return self._grammars.hold(OutputGrammar().check("grammar", grammar))
@@ -201,10 +200,9 @@ class Session:
         schedule: Schedule | None = None,
         **overrides: Any,
     ) -> Stream:
-        """An iterator over chunks, one `Chunk` per round. It may be cancelled or closed at any time; the session stays
-        usable.
+        """An iterator with one `Chunk` per round. It may be cancelled or closed at any time; the session stays usable.
 
-        params: the sampling parameters, by default a greedy request; overrides: single fields of them, see
+        params: the sampling parameters, greedy by default. overrides: single fields of them as keywords, see
         `SamplingParameters`. schedule: decides how many tokens are drafted, see `runtime/policy/schedule.py`.
 
         Everything is checked at the call. Raises `ParameterError`, `PromptError`, `SessionBusyError` while another
@@ -236,26 +234,26 @@ class Session:
         schedule: Schedule | None = None,
         **overrides: Any,
     ) -> Generation:
-        """The whole of `stream`: text, tokens, finish reason and statistics of one request."""
+        """Run a request to its end, and return its text, tokens, finish reason and statistics; options as `stream`."""
         with closing(self.stream(prompt, params, schedule, **overrides)) as stream:
             chunks = list(stream)
         return Generation.of(chunks)
 
     def score(self, prompt: Prompt, likeliest: int = 0, cache_salt: str | None = None) -> Generation:
-        """No text, only `prompt_logprobs`: of each token of `prompt` but the first, and of that many likeliest ones.
+        """Generate nothing, and return `prompt_logprobs`: log-probabilities of each token of `prompt` except the first.
 
-        Rows that other requests left in the cache have no logits and are computed again, in passes as wide as a
-        verification. Raises what `stream` raises.
+        likeliest: how many of the likeliest tokens each position lists as well. Cached rows of other requests have no
+        logits and are computed again, in passes as wide as a verification. Raises what `stream` raises.
         """
         likeliest = Whole().check("likeliest", likeliest)
         params = SamplingParameters(max_new_tokens=0, speculate=False, prompt_logprobs=likeliest, cache_salt=cache_salt)
         return self.generate(prompt, params)
 
     def cancel(self) -> None:
-        """End the open request, if any, at its next prompt chunk or round; the finish reason of its last chunk is
-        `cancelled`.
+        """End the open request, if any, at its next prompt chunk or round.
 
-        May be called from any thread and from signal handlers; does not wait.
+        Its last chunk has the finish reason `cancelled`. May be called from any thread and from signal handlers; does
+        not wait.
         """
         self._cancels += 1
         stream = self._open_stream
@@ -263,7 +261,7 @@ class Session:
             stream.cancel()
 
     def reset(self) -> None:
-        """Forget all cached rows, so that the next request starts from nothing. Raises `SessionBusyError`."""
+        """Forget all cached rows, so that the next request starts from an empty cache. Raises `SessionBusyError`."""
         self._check_free()
         with self._running:
             self._check_free()
@@ -276,8 +274,8 @@ class Session:
 
         An open stream is closed first; if another thread is running it, at its next prompt chunk or round. Iterating it
         further raises `SessionClosedError`. If several threads call this at once, each returns when the session is
-        closed. Raises `SessionBusyError` from within another call of the same thread, as in a signal handler; that
-        request is then cancelled.
+        closed. Within another call of the same thread, for example in a signal handler, it only cancels the request and
+        raises `SessionBusyError`.
         """
         if holds(self._running) and not self._released:
             self.cancel()

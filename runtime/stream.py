@@ -14,10 +14,10 @@ from .state.statistics import Statistics
 
 
 class Stream(Iterator[Chunk]):
-    """Occupies its session from `Session.stream` until it has ended, is closed, or is dropped.
+    """An open request: an iterator of chunks. It occupies its session until it ends, is closed or is garbage-collected.
 
-    It ends with the chunk that has a finish reason, or with an error. As a context manager it closes at the end.
-    open: whether it occupies its session.
+    It ends with the chunk that has a finish reason, or with an error. As a context manager it closes itself. open:
+    whether it still occupies its session.
     """
 
     open = False
@@ -43,7 +43,7 @@ class Stream(Iterator[Chunk]):
 
     @property
     def steps(self) -> int:
-        """Number of prompt chunks and rounds begun so far, give or take one. From any thread."""
+        """Number of prompt chunks and rounds begun so far, accurate to one. May be read from any thread."""
         return self._cancellation.checks
 
     def cancel(self) -> None:
@@ -56,8 +56,8 @@ class Stream(Iterator[Chunk]):
     def close(self, error: SpecExportError | None = None) -> None:
         """End the request without a last chunk. error: raised if the caller continues to iterate.
 
-        If another thread is in a step, this waits for its end, as if cancelled. Raises `SessionBusyError` from within a
-        step of the same thread, as in a signal handler.
+        If another thread is in a step, this cancels the request and waits for the end of that step. Raises
+        `SessionBusyError` within a step of the same thread, for example in a signal handler.
         """
         self.cancel()
         if self.open:  # else another stream may be running by now
@@ -87,9 +87,11 @@ class Stream(Iterator[Chunk]):
 
 @dataclass(frozen=True)
 class Generation:
-    """finish_reason `stop`: a stop token or stop string came, or the grammar is complete; `length`: max_new_tokens or
-    the capacity was reached; `cancelled`: by `Session.cancel`. logprobs: one for each of the tokens, if the request
-    asked for them. prompt_logprobs: of the prompt's tokens but the first, in the same case.
+    """The result of a whole request.
+
+    finish_reason: `stop` (a stop token or stop string, or the grammar is complete), `length` (max_new_tokens or the
+    capacity was reached) or `cancelled` (by `Session.cancel`). logprobs: one for each token, if requested.
+    prompt_logprobs: one for each token of the prompt except the first, if requested.
     """
 
     text: str

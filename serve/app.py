@@ -97,9 +97,9 @@ INSTEAD = {
 
 
 def create_app(session: Session | AsyncSession, settings: ServerSettings | None = None) -> Starlette:
-    """An ASGI app over `session`, which it does not close: mount it, or run it in any ASGI server.
+    """The HTTP API over `session` as an ASGI app: mount it, or run it in any ASGI server. It does not close `session`.
 
-    Nothing else may use the session meanwhile. It opens no sockets, installs no signal handlers, and changes no
+    Nothing else may use the session meanwhile. The app opens no sockets, installs no signal handlers, and changes no
     logging. `app.state.service` has the queue and the metrics. Raises `ParameterError`.
     """
     settings = ServerSettings() if settings is None else instance("settings", settings, ServerSettings)

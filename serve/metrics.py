@@ -61,7 +61,7 @@ class Metrics:
         self._ignored = self._counter("ignored_fields", "Fields of requests that were ignored.")
         self._looked_up = self._counter("spec_decode_looked_up_tokens", "Draft tokens that were looked up.")
         self._by_drafter = self._counter(
-            "spec_decode_num_drafts_by_drafter", "Rounds that drafted, by what drafted.", "drafter"
+            "spec_decode_num_drafts_by_drafter", "Rounds that drafted, by drafter.", "drafter"
         )
         self._drafts = self._counter("spec_decode_num_drafts", "Rounds that drafted.", "route")
         self._drafted = self._counter("spec_decode_num_draft_tokens", "Draft tokens.", "route")
@@ -93,7 +93,7 @@ class Metrics:
         self._gauge("kv_cache_usage_perc", "Share of the cache rows in use.", usage)
 
     def watch_log(self, dropped: Callable[[], float]) -> None:
-        name, help = "log_lines_dropped", "Lines of specexport serve's log that nobody took."
+        name, help = "log_lines_dropped", "Log lines dropped because nobody read them."
         self.described.append(Described(f"{name}_total", "counter", help))
         self.registry.register(_Total(f"{self._prefix}:{name}", help, self._model, dropped))
 

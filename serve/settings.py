@@ -35,18 +35,18 @@ def flag_of(one: Field[Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """The options of `specexport serve` as keywords, and some without an option: docs/http.md lists all.
+    """The options of `specexport serve` as keywords, and some without an option; docs/http.md lists all.
 
-    Times in seconds, sizes in bytes. Raises `ParameterError` for invalid values, including a single text where several
-    are expected. allowed_hosts: without their port; by default none beside the loopback names without keys, and any
-    with keys. cors_origins: exact ones. max_queue, max_queue_per_key, queue_timeout, grammar_timeout: of the
-    `AsyncSession` that `create_app` makes of a `Session`.
+    Times are in seconds, sizes in bytes. allowed_hosts: without ports; by default only the loopback names without keys,
+    and any host with keys. cors_origins: exact origins. max_queue, max_queue_per_key, queue_timeout, grammar_timeout:
+    of the `AsyncSession` that `create_app` makes from a `Session`. Raises `ParameterError` for invalid values,
+    including a single text where several are expected.
     """
 
     model: str | tuple[str, ...] | None = setting(
         None,
         checks.models,
-        "Model name that clients use; repeatable, answers have the first. [default: the bundle's]",
+        "Model name for clients; repeatable, answers have the first. [default: the bundle's]",
         "--served-model-name",
     )
     any_model_name: bool = setting(False, FLAG, "Accept requests for a model of any name.")
@@ -58,7 +58,7 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] | None = setting(
         None,
         checks.hosts,
-        "Accepted Host header, besides the loopback names; * for any; repeatable.",
+        "Host header to accept in addition to the loopback names; * for any; repeatable.",
         "--allowed-host",
     )
     cors_origins: tuple[str, ...] = setting(
@@ -78,26 +78,28 @@ class ServerSettings:
     max_queue_per_key: int | None = setting(
         None,
         checks.count,
-        "Maximum waiting requests per API key, or else per address. [default: 4 with several keys, else all]",
+        "Maximum waiting requests per API key (without keys: per address). [default: 4 with several keys, else all]",
     )
     queue_timeout: float = setting(QUEUE_TIMEOUT, checks.seconds, "Longest wait in the queue, in seconds.")
     grammar_timeout: float = setting(
         10.0,
         checks.seconds,
-        "Seconds that a request's grammar may take in total.",
+        "Total seconds that a request's grammar may take.",
     )
     stall_timeout: float = setting(
-        60.0, checks.seconds, "Seconds of a pass, or of compiling a grammar, after which /health returns 503."
+        60.0, checks.seconds, "Seconds after which a pass, or compiling a grammar, makes /health return 503."
     )
     send_timeout: float = setting(
         60.0, checks.some_seconds, "Seconds after which a client that reads nothing is dropped.", ""
     )
     ping_interval: float = setting(10.0, checks.some_seconds, "Seconds between comments in a silent stream.", "")
-    header_timeout: float = setting(20.0, checks.seconds, "Seconds that the status of a stream waits for its turn.", "")
+    header_timeout: float = setting(
+        20.0, checks.seconds, "Seconds after which a stream's status is sent although its turn has not come.", ""
+    )
     allow_grammars: bool = setting(False, FLAG, "Accept context-free grammars (Lark) in requests.")
     strict_fields: bool = setting(False, FLAG, "Refuse unknown fields of requests instead of ignoring them.")
-    metrics_prefix: str = setting("specexport", checks.prefix, "Prefix of the names at /metrics.")
-    access_log: bool = setting(True, FLAG, "Log no line per request.", "--no-access-log")
+    metrics_prefix: str = setting("specexport", checks.prefix, "Prefix of metric names.")
+    access_log: bool = setting(True, FLAG, "Do not log requests.", "--no-access-log")
 
     def __post_init__(self) -> None:
         for one in fields(self):

@@ -33,8 +33,10 @@ class Streamer(Protocol):
 
 
 class CompiledCausalLM:
-    """Runs one sequence at a time, greedy unless `do_sample`. What the bundle has as defaults of the checkpoint's
-    generation config (`specexport inspect`) holds here too."""
+    """Replaces a transformers model and its assistant in `generate`: one sequence at a time, greedy unless `do_sample`.
+
+    The bundle's defaults from the checkpoint's generation config (`specexport inspect`) apply here too.
+    """
 
     device = "cpu"  # of the ids that `generate` takes, whatever device the engine runs on
 

@@ -16,14 +16,15 @@ Kind = Literal["schema", "regex", "choice", "grammar", "tools"]
 
 @dataclass(frozen=True)
 class Grammar:
-    """Made by `Grammar.json_schema`, `regex`, `choice` or `lark`, and by `runtime/tools/bounds.py`.
+    """The form that an output must have; made by `Grammar.json_schema`, `regex`, `choice` or `lark`.
 
     text: the schema as JSON without blanks, the regex, the choices as JSON, or the Lark grammar. whitespace: for JSON,
     whether whitespace of up to eight characters is allowed between tokens. lenient: whether keywords of a schema that
-    cannot be enforced are left out, instead of refused. shown: special tokens that the grammar names; the output's text
-    has them by their names. thinking: what may come before it, see `after`. answer, mark: see `otherwise`.
+    cannot be enforced are left out instead of refused. shown: special tokens that the grammar names; they appear in the
+    output's text by name. thinking: what may come before the grammar, see `after`. answer, mark: see `otherwise`; made
+    by `runtime/tools/bounds.py`.
 
-    What it constrains, and what is refused, is in docs/grammars.md. Raises `GrammarError` when it is made if it is too
+    docs/grammars.md says what is constrained and what is refused. Raises `GrammarError` when it is made if it is too
     long or nested too deep; a request raises it for what cannot be compiled.
     """
 

@@ -35,19 +35,19 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one round adds: text (complete characters, so it may lag behind the tokens), tokens, and at the end the
-    reason.
+    """What one round adds to the output.
 
-    statistics is one object for the whole request and is updated by later rounds. The chunk that ends a cancelled
-    request has no tokens.
+    text: complete characters only, so it may lag behind the tokens. finish_reason: None until the last chunk; the
+    chunk that ends a cancelled request has no tokens. statistics: one object for the whole request, which later rounds
+    update.
 
-    accepted: how many of the tokens, the first ones, were drafted. The target itself chose those after them: one token,
-    two where the first of them was a candidate, or none where the output ended before. pieces: the text that each
-    token released, which together is `text`.
+    accepted: how many of the first tokens were drafted. The target itself chose those after them: one token, two if a
+    candidate was accepted, or none if the output ended before. pieces: the text that each token released; together they
+    are `text`.
 
-    draft_tokens: all drafted tokens, also the rejected ones; sources: where each of them came from, `model`, `lookup`,
-    `prediction` or `grammar`. logprobs: one for each of the tokens, where the request asked for them. prompt_logprobs:
-    of the first chunk, one for each of the prompt's tokens but its first, where the request asked for them.
+    draft_tokens: all drafted tokens, also the rejected ones. sources: where each of them came from: `model`, `lookup`,
+    `prediction` or `grammar`. logprobs: one for each token, if requested. prompt_logprobs: in the first chunk, one for
+    each token of the prompt except the first, if requested.
     """
 
     text: str

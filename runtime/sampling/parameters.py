@@ -23,64 +23,75 @@ UNADJUSTED: dict[str, Any] = dict(repetition_penalty=1.0, banned_tokens=(), min_
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParameters:
-    """What a request asks for: its sampling parameters.
+    """The options of a request: how it is sampled, where it ends, how it is drafted.
 
-    Greedy by default, and everything else off; without a seed every request draws new noise.
+    The default is greedy decoding with everything else off. Without a seed every request draws new noise.
 
     Order of processing: grammar; logit bias; repetition, frequency and presence penalty; bans; temperature; top-k;
-    top-p; min-p. Penalties look at each row's own prefix: the repetition penalty at prompt and output, as in Keskar et
-    al. (2019), presence and frequency penalties at the output only, as in the OpenAI API. min_new_tokens forbids the
-    stop tokens before that many tokens.
+    top-p; min-p. Penalties see each row's own prefix: the repetition penalty prompt and output, as in Keskar et al.
+    (2019), presence and frequency penalties only the output, as in the OpenAI API. min_new_tokens forbids the stop
+    tokens before that many tokens.
 
-    grammar: what the output must be, see `Grammar`; the model's stop tokens may follow where it is complete. It
+    grammar: what the output must match, see `Grammar`; once it is complete, the model's stop tokens are allowed. It
     excludes min_new_tokens.
 
     seed: the same seed, parameters, bundle and engine give the same tokens, as long as the bundle's costs and policy
     stay the same. Any integer from -2**63 on; negative ones count modulo 2**64, as in torch.
 
-    repetition_penalty, banned_tokens, min_new_tokens, stop: None for the bundle's own, which are those of the target's
-    generation_config.json (`Bundle.manifest.defaults`), or else 1, `()`, 0 and `()`, which turn them off.
+    repetition_penalty, banned_tokens, min_new_tokens, stop: None takes the bundle's defaults, which come from the
+    target's generation_config.json (`Bundle.manifest.defaults`); 1, `()`, 0 and `()` turn them off.
 
-    stop: strings before which the text ends; the tokens include those that the string was made of. stop_token_ids: None
-    for the model's own, `()` for none; the one that came is the last token and has no text.
+    stop: strings before which the text ends; the tokens include those of the string. stop_token_ids: None for the
+    model's own, `()` for none; the stop token is the last token and has no text.
 
-    verification: the rule that judges sampled drafts; all keep the target's distribution, and greedy decoding ignores
-    it. `spectr` judges candidates in addition to the draft tokens, in a bundle built with `--tree-rows`
+    verification: the rule that judges sampled drafts; every rule keeps the target's distribution, and greedy decoding
+    ignores it. `spectr` judges candidates in addition to the draft tokens, in a bundle built with `--tree-rows`
     (docs/drafts.md). speculate: False for plain decoding.
 
-    drafter: `model`; `ngram` (looked up in the text); `ngram+model` (looked up where there is a match, also after
-    tokens of the model in the same round). By default the policy's; without a policy `ngram+model` (`model` where the
-    device runs whole rounds), or `ngram` in a bundle without a draft. In a bundle with several drafts `model` is the
-    first; the name of any draft can take its place, as in `code` and `ngram+code`.
+    drafter: `model`; `ngram` (looked up in the text); `ngram+model` (looked up if there is a match, also after tokens
+    of the model in the same round). By default the policy's; without a policy `ngram+model` (`model` if the device runs
+    whole rounds), or `ngram` in a bundle without a draft. In a bundle with several drafts `model` is the first; the
+    name of any draft can take its place, as in `code` and `ngram+code`.
 
     num_draft_tokens: k of every round, 0 for plain decoding. If neither it nor a drafter is given, the bundle's policy
-    decides for the `route` of the request (its default for no route, or an unknown one); without a policy, as many are
-    drafted as pay. If it alone is given, the policy's drafter drafts.
+    decides for the request's `route` (the default entry for no route, or an unknown one); without a policy, the session
+    drafts as many as pay. If only num_draft_tokens is given, the policy's drafter drafts.
 
     num_candidates: candidates per round, with `spectr` only; by default as many as `--tree-rows` has room for. There
-    are none, whatever is given, where no model drafts (`speculate` False, a route that only looks up), and greedy.
+    are none if no model drafts (`speculate` False, a route that only looks up) or decoding is greedy.
 
     prediction: a text, or token ids, that the output may largely repeat, such as a file to be changed in a few places
-    (OpenAI's Predicted Outputs). Drafts are looked up in it first, as many as the bundle can take unless
-    num_draft_tokens is given; the output stays the same. logprobs: of each token of the output, and of that many of the
-    likeliest alternatives, from the target's own logits before bias, penalties, bans and temperature; None for none.
-    prompt_logprobs: the same of each token of the prompt but the first; max_new_tokens may then be 0.
+    (OpenAI's Predicted Outputs). Drafts are looked up in it first, as many as the bundle allows unless num_draft_tokens
+    is given; the output stays the same.
 
-    shown: special tokens that appear in the text by their names, in addition to those that a grammar names; others have
-    no text.
+    logprobs: log-probabilities of each token of the output and of that many likeliest tokens, from the target's logits
+    before bias, penalties, bans and temperature; None for none. prompt_logprobs: the same for each token of the prompt
+    except the first; max_new_tokens may then be 0.
 
-    cache_salt: requests with different salts share no cached rows, so that nobody learns from timing what another user
-    sent.
+    shown: special tokens that appear in the text by name, in addition to those that a grammar names; others have no
+    text. cache_salt: requests with different salts share no cached rows, so that nobody learns from timing what another
+    user sent.
 
-    Raises `ParameterError` with the parameter, what was given and what is allowed. A new parameter is one field here:
-    `Session.stream` and `specexport generate` derive their options from these fields.
+    Raises `ParameterError`. A new parameter is one field here: `Session.stream` and `specexport generate` derive their
+    options from these fields.
     """
 
     max_new_tokens: int = option(Whole(least=None, help="Maximum new tokens."), 256)
-    temperature: float = option(Number(low=0.0, high=100.0, off="0 is greedy"), 0.0)
-    top_k: int = option(Whole(help="0 is off."), 0)
-    top_p: float = option(Number(low=0.0, high=1.0, above=True, off="1 is off"), 1.0)
-    min_p: float = option(Number(low=0.0, high=1.0, off="0 is off"), 0.0)
+    temperature: float = option(Number(low=0.0, high=100.0, off="0 is greedy", help="Sampling temperature."), 0.0)
+    top_k: int = option(Whole(help="Keep only this many of the likeliest tokens; 0 is off."), 0)
+    top_p: float = option(
+        Number(
+            low=0.0,
+            high=1.0,
+            above=True,
+            off="1 is off",
+            help="Keep the likeliest tokens up to this probability mass.",
+        ),
+        1.0,
+    )
+    min_p: float = option(
+        Number(low=0.0, high=1.0, off="0 is off", help="Drop tokens below this share of the largest probability."), 0.0
+    )
     repetition_penalty: float | None = option(
         Number(low=0.01, high=100.0, off="1 is off", optional=True, help="Penalty for tokens in prompt and output.")
     )

@@ -11,25 +11,23 @@ from typing import Any
 class Statistics:
     """Counts and times of one request; times in seconds.
 
-    accepted_by_position[i] counts rounds in which draft token i (from 0) was accepted, drafted_by_position[i] those in
-    which it was drafted.
+    emitted: tokens given to the caller; a stop cuts the last round. reused_tokens: tokens of the prompt found in the
+    cache; restored_tokens: those of them that came from the host (`prompt_cache_bytes`).
 
-    looked_up: drafted tokens that were found in a text. predicted: those of them that came from the request's
-    prediction; predicted_accepted: those of these that were accepted. forced: drafted tokens that the request's grammar
-    forced.
+    drafted_by_position[i]: rounds in which draft token i (from 0) was drafted; accepted_by_position[i]: those in which
+    it was accepted. looked_up: draft tokens found in a text; predicted: those of them from the request's prediction;
+    predicted_accepted: those of these that were accepted. forced: draft tokens that the grammar forced.
 
-    candidates: those of `spectr` that had a row in a verify pass; caught: how many of them were accepted, and so gave
-    one more token; fed_again: rows of those, which the next pass begins with.
+    candidates: those of `spectr` that had a row in a verify pass. caught: those that were accepted, each of which gave
+    one more token. fed_again: rows of these, with which the next pass begins.
 
-    draft_passes: passes of the draft model, run by the host: one a token that it drafted, of a block draft one a block.
-    rounds_by_drafter: rounds that a drafter drafted tokens of, by its name, with the draft's own name. emitted counts
-    tokens given to the caller: stops cut the last round. device_seconds: of rounds that the device ran completely,
-    draft and target together.
+    draft_passes: passes of the draft model that the host ran: one per token, for a block draft one per block.
+    rounds_by_drafter: rounds with draft tokens, by drafter, under the name of the draft itself. device_seconds: rounds
+    that the device ran whole, draft and target together.
 
-    grammar_seconds: the time in which the request's grammar computed which tokens may follow, part of the host's time.
-
-    setup_seconds: before the prefill: chat template, tokenizer, checks. total_seconds has all of the session's time and
-    none of the caller's between chunks; first_token_seconds is that up to the first chunk.
+    setup_seconds: chat template, tokenizer and checks before the prefill. grammar_seconds: the grammar's part of the
+    host's time. total_seconds: the session's time, without the caller's between chunks; first_token_seconds: that up to
+    the first chunk.
     """
 
     prompt_tokens: int = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
 from transformers import CONFIG_MAPPING
@@ -18,11 +17,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/models.md"
 BEGIN = "<!-- from here on written by scripts/model_families.py -->"
 WIDTH = 120
 WRONG = "The exporter makes a graph of these that is not the model. A build ends with this error:"
-UNMADE = "What kept the script from an answer:"
+UNMADE = "No tiny model, or no end of the attempt; scripts/families/results.json has the errors:"
 MARK = "decoder"
 DECODERS = (
-    f'With "({MARK})", only the decoder of an encoder-decoder was tried, which transformers can load by itself. A '
-    "whole checkpoint of these families, as they are published, is refused."
+    f'"({MARK})" marks encoder-decoders of which only the decoder was tried, which transformers can load by itself. '
+    "Whole checkpoints of these families, as they are published, are refused."
 )
 
 
@@ -44,11 +43,11 @@ def families(results: Results) -> str:
         "`python scripts/model_families.py` makes a tiny random model of each family that `AutoModelForCausalLM` of "
         f"transformers {results.transformers} knows, exports it for ONNX Runtime with specexport-kernels and "
         "proves the graph against transformers: every kind of pass, rejected drafts, rows beyond any window. Of "
-        f"{len(results.families) + len(untried)} model types {len(proved)} are proved, {len(refused)} refused and "
-        f"{len(failed)} failed their proof; of {len(unmade)} the script makes no tiny model, or its attempt did not "
-        f"end{rest}. A tiny model has one layer "
+        f"{len(results.families) + len(untried)} model types {len(proved)} are proved, {len(refused)} are refused and "
+        f"{len(failed)} failed their proof; for {len(unmade)} the script could not make a tiny model, or its attempt "
+        f"did not end{rest}. A tiny model has one layer "
         "of each type that its family mixes. A checkpoint of a proved family may still be refused for an option that "
-        "the tiny one does not use.",
+        "the tiny model does not use.",
         "### Proved",
         DECODERS,
         ", ".join(f"{family} ({MARK})" if has_encoder(family) else family for family in proved) + ".",
@@ -56,7 +55,7 @@ def families(results: Results) -> str:
         "### Refused",
         *_by_cause(refused),
         *(("### Failed their proof", WRONG, *_by_cause(failed)) if failed else ()),
-        *(("### Without an answer", UNMADE, *_by_cause(unmade, str)) if unmade else ()),
+        *(("### No result", f"{UNMADE} {', '.join(unmade)}.") if unmade else ()),
         *(("### Not tried yet", ", ".join(untried) + ".") if untried else ()),
     ]
     return "\n\n".join(_wrapped(part) for part in parts) + "\n"
@@ -64,10 +63,10 @@ def families(results: Results) -> str:
 
 def _exact(others: list[str]) -> str:
     """others: those proved families in whose tiny models a row's bits depend on the width of its pass."""
-    which = f"In all of them but {', '.join(others)}" if others else "In all of them"
+    which = f"In all of them except {', '.join(others)}" if others else "In all of them"
     return (
-        f"{which}, in fp32, a row has the same bits in a pass of one row, in wider ones, and behind a prompt in chunks "
-        "of any size: verification says exactly what plain decoding would have said."
+        f"{which}, a row in fp32 has the same bits in passes of any width and after prompt chunks of any size, so "
+        "verification gives exactly the tokens of plain decoding."
     )
 
 
@@ -81,11 +80,11 @@ def cause(reason: str) -> str:
     return re.sub(r"^\w+ cannot be exported: |^[A-Z]\w+(?:: | )", "", reason)
 
 
-def _by_cause(outcomes: dict[str, Outcome], said: Callable[[str], str] = cause) -> list[str]:
+def _by_cause(outcomes: dict[str, Outcome]) -> list[str]:
     """A list entry for each cause, with all families that are refused for it; the most frequent causes first."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for family, outcome in outcomes.items():
-        found[said(re.sub(rf"\b{re.escape(family)}\b", "it", outcome.reason))].append(family)
+        found[cause(re.sub(rf"\b{re.escape(family)}\b", "it", outcome.reason))].append(family)
     ordered = sorted(found.items(), key=lambda entry: (-len(entry[1]), entry[1]))
     return ["\n".join(_wrapped(f"- {', '.join(names)}: {_plain(why)}", "  ") for why, names in ordered)]
 

@@ -15,15 +15,16 @@ from .markdown import table, wrap
 INTRODUCTION = """\
 # The command line
 
-Written by `scripts/write_reference` from the commands' own help; do not edit.
+For users of the command `specexport`: every command with its options. Written by `scripts/write_reference` from the
+commands' own help; do not edit.
 
-Results go to stdout, progress and messages to stderr. `NO_COLOR` is respected. Exit codes: 0 for success; 2 where the
-command line is wrong, or what it names is missing, something else, taken, or cannot be written; 1 where the work or a
-check failed, as of a damaged bundle; 130 when interrupted (`serve`: 0, or 1 where requests were cut off or a second
-signal came). The command is in the extra `cli`, which [others include](quickstart-cpu.md#extras).
+Results go to stdout, progress and messages to stderr. `NO_COLOR` is respected. Exit codes: 0: success. 1: the work or a
+check failed, for example on a damaged bundle. 2: the command line is wrong, or a file that it names is missing, is of
+another kind, already exists, or cannot be written. 130: interrupted (`serve`: 0, or 1 if requests were cut off or a
+second signal came). The command is in the extra `cli`, which [others include](quickstart-cpu.md#extras).
 
-Prompt files (`--prompts`) are JSONL, one request per line. `bench`, `calibrate` and `tune` need a `route` in each, the
-kind of request. `max_new_tokens` is optional:
+Prompt files (`--prompts`) are JSONL, one request per line. `bench`, `calibrate` and `tune` need a `route` in each line,
+the kind of request. `max_new_tokens` is optional:
 
     {"route": "code", "prompt": "def main():"}
     {"route": "support", "messages": [{"role": "user", "content": "My order is late."}], "max_new_tokens": 200}

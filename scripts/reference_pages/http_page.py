@@ -19,11 +19,12 @@ from .markdown import table, wrap
 INTRODUCTION = """\
 # HTTP reference
 
-Written by `scripts/write_reference` from the code; do not edit. How to use it: [serve.md](serve.md).
+For clients and operators of `specexport serve`: fields, error codes, metrics and settings. How to use them:
+[serve.md](serve.md). Written by `scripts/write_reference` from the code; do not edit.
 
 ## Fields of requests
 
-`/openapi.json` has types and limits, also of what is nested, and the other paths.
+`/openapi.json` has the other paths, and types and limits, also of nested fields.
 """
 # The struct, what its own fields belong to, and the struct whose fields are listed before.
 REQUESTS: tuple[tuple[type[msgspec.Struct], str, type[msgspec.Struct] | None], ...] = (
@@ -37,8 +38,8 @@ REQUESTS: tuple[tuple[type[msgspec.Struct], str, type[msgspec.Struct] | None], .
 METRICS = """\
 ## Metrics
 
-The names begin with `specexport:`, or what `--metrics-prefix` says. All but `build_info` have the label `model_name`;
-others are in braces.
+Names begin with `specexport:`, or the value of `--metrics-prefix`. All except `build_info` have the label `model_name`;
+other labels are in braces.
 """
 SETTINGS = """\
 ## Settings of `create_app`

@@ -32,15 +32,15 @@ COMPILERS = 4  # one compiles at a time, but known grammars do not wait for the 
 
 
 class AsyncSession:
-    """Any number of tasks, of any event loop, may send requests at once; the session serves one at a time.
+    """A fair queue in front of a session: tasks of any event loop may send requests, which are served one at a time.
 
-    max_queue: requests that may wait; max_queue_per_key: of one key, None for no separate limit. queue_timeout: seconds
-    after which a waiting request is refused; one that is not expected to start by then is refused at once. By default
-    as long as openai's clients wait. grammar_timeout: seconds in all that a request's grammar may take to
-    compute which tokens may follow; beyond that the request ends with a `GrammarError`.
+    max_queue: requests that may wait. max_queue_per_key: the same for one key; None for no separate limit.
+    queue_timeout: seconds after which a waiting request is refused; one that is not expected to start by then is
+    refused at once. The default is how long openai's clients wait. grammar_timeout: total seconds that a request's
+    grammar may take to compute which tokens may follow; beyond that the request ends with a `GrammarError`.
 
     A request ends when its iteration is left or its task is cancelled: at once while it waits, else at the next prompt
-    chunk or round; other requests are not affected. Nothing else may use `session` meanwhile, except its `encode`.
+    chunk or round. Other requests are not affected. Nothing else may use `session` meanwhile, except its `encode`.
     Installs no signal handlers and opens no sockets; its thread starts with `prepare` or the first request. Raises
     `ParameterError`.
     """
@@ -54,7 +54,7 @@ class AsyncSession:
         grammar_timeout: float = 10.0,
         keys_are: str = "key",
     ) -> None:
-        """keys_are: what `key` stands for, in the text of a refusal."""
+        """keys_are: what `key` stands for in the message of a refusal."""
         self.session = instance("session", session, Session)
         self.queue_timeout = checks.seconds("queue_timeout", queue_timeout)
         grammar_timeout = checks.seconds("grammar_timeout", grammar_timeout)
@@ -67,18 +67,18 @@ class AsyncSession:
         self.longest_token: int | None = None  # in bytes of text, if known: what cannot fit is not tokenized
 
     def prepare(self) -> None:
-        """`Session.prepare`, in the thread that will run the requests: some graphs are captured for one thread alone.
+        """`Session.prepare`, in the thread that will run the requests, since some graphs are captured for one thread.
 
-        Blocks; call it before the first request, and it does nothing later. Raises `SessionClosedError`.
+        Blocks. Call it before the first request; later it does nothing. Raises `SessionClosedError`.
         """
         self.thread.prepare()
 
     async def encode(
         self, prompt: Prompt, tools: Sequence[Tool] = (), variables: Variables | None = None, *, key: str = ""
     ) -> list[int]:
-        """Token ids, as from `Session.encode`, without blocking the event loop. Raises `QueueError` as well.
+        """Token ids, as from `Session.encode`, without blocking the event loop. Also raises `QueueError`.
 
-        key: whose request it is; keys take turns, and twice as many may wait as in the queue.
+        key: whose request it is. Keys take turns; twice as many calls may wait as requests in the queue.
         """
         if self.longest_token is not None:
             _refuse_what_cannot_fit(prompt, self.longest_token, self.session.capacity)
@@ -109,8 +109,9 @@ class AsyncSession:
     ) -> Job:
         """Put a request into the queue. Raises `QueueError`, `ParameterError`.
 
-        key: whose it is; keys are served in turn, and share no cached rows. again: it goes on with a request that was
-        served, such as the second prompt of a list: it waits for its turn, but a full queue does not refuse it.
+        key: whose request it is; keys are served in turn, and share no cached rows. again: whether it continues a
+        request that was served, such as the second prompt of a list: it waits for its turn, but a full queue does not
+        refuse it.
         """
         parameters = with_overrides(params, overrides)
         if key:  # else the time to the first token would reveal what others sent
@@ -136,8 +137,10 @@ class AsyncSession:
     async def stream(
         self, prompt: Prompt, params: SamplingParameters | None = None, *, key: str = "", **overrides: Any
     ) -> AsyncGenerator[Chunk, None]:
-        """One `Chunk` per round, as from `Session.stream`. Close the iterator if you leave it before its end
-        (`contextlib.aclosing`). Raises what `Session.stream` raises, and `QueueError`.
+        """An iterator with one `Chunk` per round, as from `Session.stream`; key as of `submit`.
+
+        Close it if you leave it before its end (`contextlib.aclosing`). Raises what `Session.stream` raises, and
+        `QueueError`.
         """
         ids = await self.encode(prompt, key=key)
         job = self.submit(ids, params, key=key, **overrides)
@@ -152,15 +155,15 @@ class AsyncSession:
     async def generate(
         self, prompt: Prompt, params: SamplingParameters | None = None, *, key: str = "", **overrides: Any
     ) -> Generation:
+        """Run a request to its end, as `Session.generate`; raises what `stream` raises."""
         async with aclosing(self.stream(prompt, params, key=key, **overrides)) as stream:
             chunks = [chunk async for chunk in stream]
         return Generation.of(chunks)
 
     async def drain(self, timeout: float | None = None) -> bool:
-        """Accept no new requests, and wait for the open ones; those that are left after `timeout` seconds are
-        cancelled.
+        """Accept no new requests, wait for the open ones, and cancel those left after `timeout` seconds.
 
-        Returns whether all of them were completed.
+        Returns whether all of them completed.
         """
         self.thread.drain()
         done = await asyncio.to_thread(partial(self.thread.wait_idle, timeout))
@@ -172,7 +175,7 @@ class AsyncSession:
         return done
 
     async def close(self) -> None:
-        """Cancel everything and end the thread; the session itself stays open."""
+        """Cancel all requests and end the thread; the session itself stays open."""
         await self.drain(0.0)
         self.encoders.close()
         self.compilers.close()

@@ -30,7 +30,7 @@ CODES: dict[str, tuple[int, str]] = {
     "context_length_exceeded": (400, "a prompt is never cut"),
     "invalid_schema": (400, "a grammar is wrong, too long, or cannot be enforced"),
     "schema_too_complex": (400, "a grammar would cost too much"),
-    "grammar_failed": (400, "in mid-answer a grammar left no token, or exceeded a limit or `--grammar-timeout`"),
+    "grammar_failed": (400, "during the answer a grammar left no token, or exceeded a limit or `--grammar-timeout`"),
     "invalid_tool_history": (400, ""),
     "invalid_api_key": (401, ""),
     "forbidden_host": (403, ""),

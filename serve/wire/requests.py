@@ -135,22 +135,24 @@ Variables = Annotated[dict[Annotated[str, Meta(max_length=64)], Plain], Meta(max
 Messages = Annotated[list[Message], Meta(min_length=1, max_length=1024)]
 
 # Fields of several requests. The descriptions are those of /openapi.json and of docs/http.md.
-CHOICE = "`auto` (the default with tools), `none`, `required`, or one by its name"
+CHOICE = "`auto` (the default with tools), `none`, `required`, or a tool by name"
 Model = Annotated[
-    Annotated[str, Meta(max_length=1024)] | None, Meta(description="one of the server's names, or left out")
+    Annotated[str, Meta(max_length=1024)] | None, Meta(description="one of the server's model names; optional")
 ]
 OutputPenalty = Annotated[Penalty | None, Meta(description="-2 to 2")]
 Alternatives = Annotated[Likeliest | None, Meta(description="alternatives for each token, up to 20")]
 OfferedTools = Annotated[
     Annotated[list[ToolDefinition], Meta(max_length=128)] | None, Meta(description="functions, up to 128")
 ]
-OneCall = Annotated[bool | None, Meta(description="`false`: one call at most")]
+OneCall = Annotated[bool | None, Meta(description="`false`: at most one call")]
 TemplateVariables = Annotated[Variables | None, Meta(description="up to 16 variables of the chat template")]
 Effort = Annotated[
-    Annotated[str, Meta(max_length=64)] | None, Meta(description="the chat template's variable of that name")
+    Annotated[str, Meta(max_length=64)] | None, Meta(description="sets the chat template's variable of that name")
 ]
 OpenEnd = Annotated[bool | None, Meta(description="`false` ends the prompt after the messages")]
-Continued = Annotated[bool | None, Meta(description="the answer continues the last message, an assistant's")]
+Continued = Annotated[
+    bool | None, Meta(description="the answer continues the last message, which must be the assistant's")
+]
 
 
 class Extension(msgspec.Struct, forbid_unknown_fields=True):
@@ -162,7 +164,7 @@ class Extension(msgspec.Struct, forbid_unknown_fields=True):
     ] = None
     drafter: Annotated[
         Annotated[str, Meta(max_length=64)] | None,
-        Meta(description="what drafts, instead of `--drafter` and the policy's choice"),
+        Meta(description="the drafter, instead of `--drafter` and the policy's choice"),
     ] = None
     num_draft_tokens: Annotated[Limit | None, Meta(description="draft tokens per round; 0 decodes plainly")] = None
     speculate: Annotated[bool | None, Meta(description="`false` decodes plainly")] = None
@@ -184,23 +186,23 @@ class Sampling(msgspec.Struct, kw_only=True):
         Meta(description="0 (greedy) to 2; default: `--default-temperature`, 1"),
     ] = None
     top_p: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="0 to 1; 0 is the likeliest token alone")
+        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="0 to 1; 0 keeps only the likeliest token")
     ] = None
     top_k: Annotated[Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None, Meta(description="0 and -1 are off")] = None
     min_p: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="0 to 1; 0 is off")] = None
     seed: Annotated[
         Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
-        Meta(description="a signed 64-bit number; repeats the text while settings, costs and policy stay"),
+        Meta(description="a signed 64-bit number; repeats the text while settings, costs and policy stay the same"),
     ] = None
     stop: Annotated[
         StopText | list[StopText] | None,
         Meta(description="strings of at most 256 characters; default: the bundle's"),
     ] = None
-    stop_token_ids: Annotated[list[TokenId] | None, Meta(description="instead of the model's own")] = None
+    stop_token_ids: Annotated[list[TokenId] | None, Meta(description="replace the model's own stop tokens")] = None
     min_tokens: Annotated[
-        Limit | None, Meta(description="no stop token before so many; at most `max_tokens`; default: the bundle's")
+        Limit | None, Meta(description="no stop token before this many; at most `max_tokens`; default: the bundle's")
     ] = None
-    ignore_eos: Annotated[bool | None, Meta(description="the model's own stop tokens end nothing")] = None
+    ignore_eos: Annotated[bool | None, Meta(description="the model's own stop tokens do not end the answer")] = None
     presence_penalty: OutputPenalty = None
     frequency_penalty: OutputPenalty = None
     repetition_penalty: Annotated[
@@ -224,11 +226,13 @@ class Common(Sampling, kw_only=True):
 
     max_tokens: Annotated[  # the least is told by `SamplingParameters`: 1, or 0 where a prompt is scored
         Annotated[int, Meta(le=2**31 - 1, extra_json_schema={"minimum": 0})] | None,
-        Meta(description="default and most: the remaining context; completions: 16. 0 only to score a prompt"),
+        Meta(
+            description="default and maximum: the remaining context (completions: default 16); 0 only to score a prompt"
+        ),
     ] = None
     n: Annotated[
         Annotated[int, Meta(ge=1, le=16)] | None,
-        Meta(description="answers to each prompt, up to 16, and 64 to a request; answer i has `seed` + i"),
+        Meta(description="answers per prompt, up to 16, and 64 per request; answer i has `seed` + i"),
     ] = None
     stream_options: Annotated[
         StreamOptions | None, Meta(description="with `include_usage` the last chunk has `usage` and `metrics`")
@@ -238,11 +242,11 @@ class Common(Sampling, kw_only=True):
     ] = None
     prompt_logprobs: Annotated[
         Likeliest | None,
-        Meta(description="log-probabilities of the prompt, with up to 20 alternatives a token; not in streams"),
+        Meta(description="log-probabilities of the prompt, with up to 20 alternatives per token; not in streams"),
     ] = None
     response_format: Annotated[
         ResponseFormat | None,
-        Meta(description="`json_schema` or `json_object`; also as llama.cpp, Together and TGI write it"),
+        Meta(description="`json_schema` or `json_object`; also in the forms of llama.cpp, Together and TGI"),
     ] = None
     structured_outputs: Annotated[
         StructuredOutputs | None,
@@ -257,7 +261,7 @@ class ChatRequest(Common, kw_only=True):
     ]
     max_completion_tokens: Annotated[Size | None, Meta(description="takes precedence over `max_tokens`")] = None
     logprobs: Annotated[
-        bool | None, Meta(description="of the answer, before bias, penalties, bans and temperature")
+        bool | None, Meta(description="log-probabilities of the answer, before bias, penalties, bans and temperature")
     ] = None
     top_logprobs: Alternatives = None
     tools: OfferedTools = None
@@ -276,11 +280,11 @@ class CompletionRequest(Common, kw_only=True):
     ]
     logprobs: Annotated[
         Likeliest | Literal[False] | None,
-        Meta(description="log-probabilities with so many alternatives a token, up to 20"),
+        Meta(description="log-probabilities with this many alternatives per token, up to 20"),
     ] = None
     echo: Annotated[bool | None, Meta(description="the answer begins with the prompt")] = None
     suffix: Annotated[
-        str | None, Meta(description="the answer is what comes before it; for tokenizers with tokens for a gap")
+        str | None, Meta(description="the answer is the text before it; only if the tokenizer has tokens for infilling")
     ] = None
 
 

@@ -71,15 +71,13 @@ class ResponsesRequest(Sampling, kw_only=True):
     ]
     instructions: Annotated[str | None, Meta(description="a system message before the input")] = None
     max_output_tokens: Annotated[Size | None, Meta(description="default: the remaining context")] = None
-    text: Annotated[TextConfig | None, Meta(description="its `format` is what `response_format` is in chat")] = None
+    text: Annotated[TextConfig | None, Meta(description="its `format` is like `response_format` in chat")] = None
     tools: Annotated[
         Annotated[list[OfferedTool], Meta(max_length=128)] | None, Meta(description="functions, up to 128")
     ] = None
     tool_choice: Annotated[Literal["none", "auto", "required"] | ChosenTool | None, Meta(description=CHOICE)] = None
     parallel_tool_calls: OneCall = None
-    reasoning: Annotated[Reasoning | None, Meta(description="its `effort` is what `reasoning_effort` is in chat")] = (
-        None
-    )
+    reasoning: Annotated[Reasoning | None, Meta(description="its `effort` is like `reasoning_effort` in chat")] = None
     include: Annotated[
         Annotated[list[str], Meta(max_length=32)] | None,
         Meta(description="`message.output_text.logprobs`; others have no effect"),
@@ -87,6 +85,6 @@ class ResponsesRequest(Sampling, kw_only=True):
     top_logprobs: Alternatives = None
     store: Annotated[bool | None, Meta(description="no effect: nothing is stored")] = None
     metadata: Annotated[
-        Annotated[dict[str, str], Meta(max_length=64)] | None, Meta(description="comes back with the answer")
+        Annotated[dict[str, str], Meta(max_length=64)] | None, Meta(description="returned with the answer")
     ] = None
     chat_template_kwargs: TemplateVariables = None
