@@ -8,7 +8,7 @@ from importlib import import_module
 from ..base import Availability
 
 PACKAGE = "specexport-kernels"
-OLDEST_OPERATORS = 2  # the version of the operators' domain that graphs of this specexport ask for
+OLDEST_OPERATORS = 2  # the package's OPERATORS that graphs of this specexport need
 INSTALL = "pip install ./kernels in a checkout of specexport, or its wheel"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 __all__ = ["OPERATORS", "instruction_set", "library"]
 
-# The version of the operators' domain: a graph that asks for a newer one needs a newer package.
+# Raised with each new operator: a graph that needs a higher number needs a newer package. The domain stays version 1.
 OPERATORS = 2
 
 
