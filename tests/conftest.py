@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
+from hypothesis import settings
 from support.pair import Pair
 
+# The same examples in every run, however busy the host is.
+settings.load_profile("ci")
 # No test asks the hub, and every refusal of a name that is no folder comes at once.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"

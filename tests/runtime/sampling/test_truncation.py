@@ -67,7 +67,7 @@ def row(vocab: int, seed: int, scale: float = 2.0) -> np.ndarray:
     seed=some.integers(0, 1000),
     banned=some.sets(some.integers(0, 39), max_size=37),
 )
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 def test_small_vocabularies_as_transformers(
     temperature: float, top_k: int, top_p: float, min_p: float, seed: int, banned: set[int]
 ) -> None:
