@@ -56,7 +56,7 @@ def split(requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
     """(training, judging): every fifth prompt, route by route, judges the draft.
 
     Each prompt counts once: logs repeat prompts, and one that was learned from cannot judge. Raises `ParameterError`
-    for too few different prompts, and for those that judge it if their answers cannot be long enough for that.
+    for too few different prompts, and if the answers to those held out cannot have `MIN_TOKENS` together.
     """
     different = {request.tokens: request for request in reversed(requests)}
     if len(different) < MIN_PROMPTS:
@@ -70,8 +70,8 @@ def split(requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
     judging = by_route[EVERY - 1 :: EVERY]
     if (longest := sum(request.max_new_tokens for request in judging)) < MIN_TOKENS:
         raise ParameterError(
-            f"the answers to {len(judging)} held-out prompts can have {longest} tokens, expected {MIN_TOKENS}; give "
-            "more prompts, or raise --max-new-tokens",
+            f"the answers to {len(judging)} held-out prompts can have at most {longest} tokens, expected {MIN_TOKENS}; "
+            "give more prompts, or raise --max-new-tokens",
             "prompts",
         )
     return training, judging

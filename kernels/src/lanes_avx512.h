@@ -128,9 +128,10 @@ inline Ints joined(const BlockSums (&a)[PARTS]) { return ints(sums_of_pairs(a[0]
 
 constexpr int INT_ROWS = 8, FLOAT_ROWS = 8, INT_SUMS = 24, FLOAT_SUMS = 20, VALUE_SUMS = 24, SCORE_ROWS = 3;
 
-// The sums of 16 vectors, in the lanes of one, each in the order of `sum`: of four at a time, then of all.
+// All sixteen lanes, and the sums of four, each in the order of `sum`: first of quarters, in which four sums fill the
+// lanes, then of all when sixteen are stored.
 using Piece = Floats;
-using Fours = Floats;  // of each sum its four quarters
+using Fours = Floats;
 constexpr int PIECES = 1;
 inline Piece load_piece(const float* p) { return load(p); }
 inline __m512 add_neighbours(__m512 a, __m512 b) {

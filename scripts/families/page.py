@@ -17,7 +17,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/models.md"
 BEGIN = "<!-- from here on written by scripts/model_families.py -->"
 WIDTH = 120
 WRONG = "The exporter makes a graph of these that is not the model. A build ends with this error:"
-UNMADE = "No tiny model, or no end of the attempt; scripts/families/results.json has the errors:"
+UNMADE = "The script made no tiny model, or did not end (errors: scripts/families/results.json):"
 MARK = "decoder"
 DECODERS = (
     f'"({MARK})" marks encoder-decoders of which only the decoder was tried, which transformers can load by itself. '

@@ -19,9 +19,10 @@ For users of the command `specexport`: every command with its options. Written b
 commands' own help; do not edit.
 
 Results go to stdout, progress and messages to stderr. `NO_COLOR` is respected. Exit codes: 0: success. 1: the work or a
-check failed, for example on a damaged bundle. 2: the command line is wrong, or a file that it names is missing, is of
-another kind, already exists, or cannot be written. 130: interrupted (`serve`: 0, or 1 if requests were cut off or a
-second signal came). The command is in the extra `cli`, which [others include](quickstart-cpu.md#extras).
+check failed, for example on a damaged bundle. 2: the command line is wrong, or a file, model or address that it names
+is missing, of another kind, in use, already there, or cannot be written. 130: interrupted (`serve`: 0, or 1 if requests
+were cut off or a second signal came). The command is in the extra `cli`, which [others
+include](quickstart-cpu.md#extras).
 
 Prompt files (`--prompts`) are JSONL, one request per line. `bench`, `calibrate` and `tune` need a `route` in each line,
 the kind of request. `max_new_tokens` is optional:
