@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import ParameterError
 from ...runtime.load import load
+from ...runtime.sampling.options import instance, whole_number
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 
@@ -41,7 +42,7 @@ class CompiledCausalLM:
     device = "cpu"  # of the ids that `generate` takes, whatever device the engine runs on
 
     def __init__(self, session: Session) -> None:
-        self.session = session
+        self.session = instance("session", session, Session)
 
     @classmethod
     def from_pretrained(cls, bundle: str | os.PathLike[str], **options: Any) -> CompiledCausalLM:
@@ -72,7 +73,7 @@ class CompiledCausalLM:
             raise ParameterError("attention_mask has zeros; give one sequence without padding", "attention_mask")
         chosen = _stream_options(options, do_sample)
         if max_length is not None and "max_new_tokens" not in chosen:
-            chosen["max_new_tokens"] = _room(max_length, len(prompt))
+            chosen["max_new_tokens"] = _room(whole_number("max_length", max_length), len(prompt))
         tokens = list(prompt)
         with self.session.stream(prompt, **{"max_new_tokens": MAX_NEW_TOKENS} | chosen) as stream:
             if streamer is not None:

@@ -88,10 +88,11 @@ def test_a_request_s_own_options_are_taken_but_for_what_ids_do_not_show(model: C
         (PROMPT, {"num_beams": 4}),
         (PROMPT, {"stopping_criteria": []}),
         (PROMPT, {"max_length": len(PROMPT[0])}),
+        (PROMPT, {"max_length": "9"}),
         ([[1, 2], [3]], {}),
         ([[1.5, 2.0]], {}),
     ],
-    ids=["nothing", "batch", "padding", "assistant", "beams", "unknown", "no room", "ragged", "fractions"],
+    ids=["nothing", "batch", "padding", "assistant", "beams", "unknown", "no room", "no number", "ragged", "fractions"],
 )
 def test_what_a_session_does_not_have_is_refused(model: CompiledCausalLM, prompt: Any, options: dict[str, Any]) -> None:
     with refused(
@@ -99,3 +100,8 @@ def test_what_a_session_does_not_have_is_refused(model: CompiledCausalLM, prompt
         field=next(iter(options), "input_ids"),
     ):
         model.generate(prompt, **options)
+
+
+def test_a_path_is_no_session() -> None:
+    with refused(ParameterError, "my.bundle", field="session"):
+        CompiledCausalLM("my.bundle")  # type: ignore[arg-type]
