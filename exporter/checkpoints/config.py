@@ -14,20 +14,32 @@ from .source import LENGTHS
 def max_positions(config: Any) -> int | None:
     """Longest sequence that the positions of `config` allow, where it says."""
     text = config.get_text_config()
-    # Beyond this length the long factors would hold for the cached rows too, which were made with the short ones.
-    switches: list[int] = [
-        rope["original_max_position_embeddings"] for rope in rotary(text) if rope.get("rope_type") == "longrope"
-    ]
-    # Within one chunk, attention that ends at its borders sees all that comes before.
-    if "chunked_attention" in (getattr(text, "layer_types", None) or ()):
-        switches.append(text.attention_chunk_size)
-    if switches:
-        return min(switches)
+    if switches := _switches(text):
+        return min(switches)[0]
     lengths = (getattr(text, name, None) for name in LENGTHS)
     length = next((value for value in lengths if isinstance(value, int) and value > 0), None)
     if length is None:
         return None
     return max(length, min((_reach(rope, length) for rope in rotary(text)), default=length))
+
+
+def end_of_positions(config: Any) -> str:
+    """Why they end before the length that the config states; "" where they do not."""
+    return min(_switches(config.get_text_config()), default=(0, ""))[1]
+
+
+def _switches(text: Any) -> list[tuple[int, str]]:
+    """Lengths beyond which the model would compute otherwise, and why."""
+    # Beyond this length the long factors would hold for the cached rows too, which were made with the short ones.
+    switches = [
+        (int(rope["original_max_position_embeddings"]), "longrope turns longer sequences by other factors")
+        for rope in rotary(text)
+        if rope.get("rope_type") == "longrope"
+    ]
+    # Within one chunk, attention that ends at its borders sees all that comes before.
+    if "chunked_attention" in (getattr(text, "layer_types", None) or ()):
+        switches.append((text.attention_chunk_size, "its attention is in chunks of so many"))
+    return switches
 
 
 def rotary(config: Any) -> list[dict[str, Any]]:

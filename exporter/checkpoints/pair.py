@@ -9,6 +9,7 @@ from ...errors import PairError
 from ...runtime.text.token_bytes import token_names
 from ..weights.texts import read_texts
 from .checkpoint import Checkpoint
+from .config import end_of_positions
 from .shared_vocabulary import Tokens, Translation
 from .source import check_length
 
@@ -50,7 +51,7 @@ def check_capacity(models: Mapping[str, Checkpoint], max_seq_len: int | None) ->
     if max_seq_len is None:
         return min([4096, *(limit for limit in limits.values() if limit)])
     for role, limit in limits.items():
-        check_length(role, limit, max_seq_len)
+        check_length(role, limit, max_seq_len, end_of_positions(models[role].config))
     return max_seq_len
 
 

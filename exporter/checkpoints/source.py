@@ -106,11 +106,14 @@ def read_config(source: str, folder: Path, field: str | None = None) -> Mapping[
     return config
 
 
-def check_length(called: str, positions: int | None, max_seq_len: int | None) -> None:
-    """called: the model. Raises `ParameterError` when its positions end before `max_seq_len`."""
+def check_length(called: str, positions: int | None, max_seq_len: int | None, why: str = "") -> None:
+    """called: the model. why: the reason for an end that its config does not state. Raises `ParameterError` when its
+    positions end before `max_seq_len`.
+    """
     if positions and max_seq_len and max_seq_len > positions:
+        reason = f" ({why})" if why else ""
         raise ParameterError(
-            f"--max-seq-len is {max_seq_len}; the {called} has only {positions} positions", "max_seq_len"
+            f"--max-seq-len is {max_seq_len}; the {called} has only {positions} positions{reason}", "max_seq_len"
         )
 
 

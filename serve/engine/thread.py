@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from itertools import takewhile
 from threading import Condition, Thread
 from time import monotonic
@@ -43,6 +44,8 @@ class EngineThread:
         self._thread: Thread | None = None
         self._running: Job | None = None
         self._stopped = self.draining = False
+        self._unfinished = 0  # requests of several jobs, which may be between two of them
+        self._cut_off: QueueError | None = None  # what a drain ended the rest with
         self._usual: float | None = None  # seconds that a job runs, a running mean
         self._seen: tuple[Job | None, int] = (None, 0)  # what ran at the last check, and its steps
         self._seen_at = monotonic()
@@ -98,7 +101,9 @@ class EngineThread:
         with self._changed:
             if self._stopped:
                 raise SessionClosedError("this AsyncSession is closed; make another one")
-            if self.draining:
+            if self._cut_off is not None and again:
+                raise self._cut_off
+            if self.draining and not again:
                 raise QueueError("shutting_down", SHUTTING_DOWN, 1)
             # A burst comes before the thread takes the first one up.
             self._queue.put(job.key, job, idle=self._running is None, again=again)
@@ -137,18 +142,35 @@ class EngineThread:
             self._changed.notify_all()
             return waited
 
+    @contextmanager
+    def several_jobs(self) -> Iterator[None]:
+        """While a request sends one job after the other: a drain waits for all of them."""
+        with self._changed:
+            self._unfinished += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._unfinished -= 1
+                self._changed.notify_all()
+
     def drain(self) -> None:
-        """Accept no new jobs from now on; waiting and running ones continue."""
+        """Accept no new requests from now on; open ones continue."""
         with self._changed:
             self.draining = True
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        """Whether nothing waits or runs, after `timeout` seconds at the latest. Blocks."""
+        """Whether nothing waits or runs, nor is still to come, after `timeout` seconds at the latest. Blocks."""
         with self._changed:
-            return self._changed.wait_for(lambda: not len(self._queue) and self._running is None, timeout)
+            return self._changed.wait_for(self._idle, timeout)
+
+    def _idle(self) -> bool:
+        to_come = self._unfinished and self._cut_off is None
+        return not len(self._queue) and self._running is None and not to_come
 
     def cancel_all(self, error: QueueError) -> None:
         with self._changed:
+            self._cut_off = error
             jobs = [*self._queue, *([self._running] if self._running is not None else [])]
         for job in jobs:
             job.cancel(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -190,7 +190,8 @@ async def _calls_grammar(
 
 async def _answer(work: Work, exchange: Exchange, shape: Shape) -> None:
     notes = exchange.notes
-    with exchange.watched(work.leave):
+    several = work.service.sessions.thread.several_jobs() if len(work.prompts) > 1 else nullcontext()
+    with exchange.watched(work.leave), several:
         try:
             if work.request.stream:
                 await _stream(work, exchange, shape)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from resource import RLIM_INFINITY
 from typing import Any
@@ -42,6 +43,23 @@ def test_a_drain_ends_streams_and_refuses_what_is_new(tmp_path: Path) -> None:
             found += stream.recv(10000)
         stream.close()
         assert decoder.steps
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("patience", [PATIENCE, 0.1])
+def test_a_drain_waits_for_all_answers_of_a_request(stream: bool, patience: float, tmp_path: Path) -> None:
+    """Each is a job of its own. What is not complete in time ends with an error, between two of them too."""
+    fields = {"messages": MESSAGES, "n": 3, "max_tokens": 40, "stream": stream}
+    with slow_server(tmp_path, 0.005) as (client, _), ThreadPoolExecutor(1) as pool:
+        sessions = client.app.state.service.sessions
+        asked = pool.submit(client.ask, "POST", "/v1/chat/completions", fields)
+        wait_for(lambda: sessions.thread.running)
+        complete = asyncio.run_coroutine_threadsafe(sessions.drain(patience), client.loop).result()
+        status, _, body = asked.result()
+        assert complete == (patience == PATIENCE)
+        assert body.count(b'"finish_reason":"length"') == 3 * complete
+        assert (b"send the request again" in body) != complete
+        assert (status == 200) == (complete or stream)
 
 
 async def closed_as_in_3_12(server: Any) -> None:
@@ -89,11 +107,12 @@ def test_answers_that_were_lost_are_the_exit_code(clean: bool, tmp_path: Path, m
     class Ended:
         hung = False
 
-        def __init__(self, *_: object) -> None:
-            self.clean = clean
+        def __init__(self, app: Any, where: Listening) -> None:
+            self.app, self.clean = app, clean
 
         async def run(self, started: object) -> None:
             """It was stopped at once."""
+            await self.app.state.service.sessions.close()  # other tests wait for its thread's end
 
         def stop(self) -> None:
             """For signals."""
@@ -106,6 +125,7 @@ def test_answers_that_were_lost_are_the_exit_code(clean: bool, tmp_path: Path, m
 
 HANGS = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from specexport.bundle import Contract
 from specexport.cli.serve import _run

@@ -12,7 +12,7 @@ import pytest
 import specexport
 from specexport.serve import ServerSettings
 from support import parameter_templates, thinking_templates, tool_templates
-from support.scripted import Scripted, scripted_session, tell
+from support.scripted import scripted_session, tell, tell_ids
 from support.serving import Client, served
 
 pytest.importorskip("llguidance")
@@ -82,7 +82,8 @@ def ask(client: Client, answer: str, spelled: bool = False, **fields: Any) -> di
     tell(session, client.before + answer)  # type: ignore[attr-defined]
     if spelled:  # letter by letter, as no token of a call's is in a string
         before = session.tokenizer.encode(client.before).ids  # type: ignore[attr-defined]
-        Scripted.script = [*before, *(token for letter in answer for token in session.tokenizer.encode(letter).ids)]
+        letters = (token for letter in answer for token in session.tokenizer.encode(letter).ids)
+        tell_ids(session, [*before, *letters])
     asked = {"messages": HELLO, "temperature": 0, "max_tokens": 300, **TOOLS, **SCHEMA, **fields}
     found = client.chat(**asked, specexport={"speculate": False})["choices"][0]
     for k in (1, 2, 4):

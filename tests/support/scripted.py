@@ -69,5 +69,13 @@ def scripted_session(
 
 def tell(session: Session, text: str) -> None:
     """What both models write from now on."""
-    script = session.tokenizer.encode(text, add_special_tokens=False).ids
-    Scripted.script = script
+    tell_ids(session, session.tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def tell_ids(session: Session, script: Sequence[int]) -> None:
+    """The same, as tokens."""
+    draft = session.engine.draft
+    assert draft is not None
+    for decoder in (session.engine.target, draft.decoder):
+        assert isinstance(decoder, Scripted)
+        decoder.script = script

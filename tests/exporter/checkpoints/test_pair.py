@@ -125,3 +125,10 @@ def test_capacity_beyond_the_positions_is_refused(pair: Pair, draft: Path) -> No
     with refused(ParameterError, "128", field="max_seq_len"):
         check_capacity(models(pair.target, draft), 129)
     assert check_capacity(models(pair.target, draft), 48) == 48
+
+
+def test_positions_that_end_before_the_stated_length_say_why(pair: Pair, draft: Path) -> None:
+    rope = dict(rope_type="longrope", rope_theta=10000.0, short_factor=[1.0] * 8, long_factor=[2.0] * 8)
+    edit_json(draft / "config.json", rope_parameters=rope | dict(original_max_position_embeddings=64))
+    with refused(ParameterError, "64 positions (longrope", field="max_seq_len"):
+        check_capacity(models(pair.target, draft), 100)
