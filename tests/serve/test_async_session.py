@@ -341,6 +341,18 @@ def test_what_a_drain_cannot_wait_for_ends_with_an_error(tmp_path: Path) -> None
     run(tmp_path, use)
 
 
+def test_a_drain_does_not_wait_for_what_it_cut_off(tmp_path: Path) -> None:
+    """A request between two of its jobs, whose client reads nothing; it cannot go on later."""
+
+    async def use(sessions: AsyncSession, _: SlowDecoder) -> None:
+        with sessions.thread.several_jobs():
+            assert not await sessions.drain(0.0)
+            with refused(QueueError, code="shutting_down"):
+                sessions.submit([5], again=True)
+
+    run(tmp_path, use)
+
+
 def test_a_stall_shows(tmp_path: Path) -> None:
     async def use(sessions: AsyncSession, decoder: SlowDecoder) -> None:
         thread = sessions.thread
