@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..dialects import OPSETS, Dialect
+from .decompose import fewer_traces
 
 # Of the dialect for old parsers: the one that came with its opset.
 ROWS_IR_VERSION = 8
@@ -42,7 +43,7 @@ def export_graph(
     """The graph of `forward`, which calls `model`: its weights are the model's. dynamic: by input, the axes that may
     vary.
     """
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), _quiet(), fewer_traces():
         program = torch.onnx.export(
             _Traced(model, list(inputs), forward).eval(),
             tuple(inputs.values()),
