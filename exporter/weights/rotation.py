@@ -52,7 +52,7 @@ class Rotation:
         sizes = [factor.shape[0] for factor in self.factors]
         mixed = rows.reshape(-1, *sizes)
         for axis, factor in enumerate(self.factors, 1):
-            mixed = (mixed.movedim(axis, -1) @ factor).movedim(-1, axis)
+            mixed = (mixed.transpose(axis, -1) @ factor).transpose(axis, -1)
         return mixed.reshape(rows.shape)
 
 

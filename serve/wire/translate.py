@@ -143,7 +143,7 @@ def parameters(
     limit = next((one for one in (limit, request.max_tokens) if one is not None), default)
     remaining_tokens = capacity - prompt_tokens
     most = max(min(limit, 1), min(limit, settings.max_tokens or remaining_tokens, remaining_tokens))
-    if request.min_tokens is not None and request.min_tokens > limit:
+    if request.min_tokens is not None and 0 <= limit < request.min_tokens:
         reason = f"min_tokens is {request.min_tokens}; it must be at most max_tokens, {limit}"
         raise invalid("min_tokens", reason)
     temperature = settings.default_temperature if request.temperature is None else request.temperature
@@ -155,7 +155,7 @@ def parameters(
         "top_p": request.top_p or None,
         "top_k": None if request.top_k is None else max(request.top_k, 0),  # vLLM's -1 means off as well
         "stop_token_ids": () if request.stop_token_ids is None and request.ignore_eos else request.stop_token_ids,
-        "min_new_tokens": None if request.min_tokens is None else min(request.min_tokens, most),
+        "min_new_tokens": None if request.min_tokens is None else min(request.min_tokens, max(most, 0)),
         "logit_bias": None if request.logit_bias is None else _biases(request.logit_bias),
         "seed": None if request.seed is None else request.seed % SEEDS,
         "drafter": settings.drafter if extension.drafter is None else extension.drafter,

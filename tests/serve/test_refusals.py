@@ -56,6 +56,7 @@ WRONG: list[tuple[str, bytes, int, str, str | None]] = [
     (CHAT, chat(logit_bias={"999999": 1}), 400, "invalid_value", "logit_bias"),
     (CHAT, chat(min_tokens=3), 400, "invalid_value", "min_tokens"),
     (TEXT, text(max_tokens=None, min_tokens=17), 400, "invalid_value", "min_tokens"),
+    (TEXT, text(max_tokens=-3, min_tokens=0), 400, "invalid_value", "max_tokens"),
     (CHAT, chat(logprobs=3), 400, "invalid_value", "logprobs"),
     (CHAT, chat(logprobs=True, top_logprobs=21), 400, "invalid_value", "top_logprobs"),
     (CHAT, chat(top_logprobs=2), 400, "invalid_value", "top_logprobs"),
