@@ -127,7 +127,7 @@ class Eagle3Draft(HiddenDraft):
         if self.input_norm is not None:
             hidden = self.input_norm(hidden)
         if self.fc_norm is not None:
-            parts = hidden.split(hidden.shape[-1] // len(self.fc_norm), -1)
+            parts = hidden.chunk(len(self.fc_norm), -1)
             hidden = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
         fused: Tensor = self.fc(hidden)
         return fused

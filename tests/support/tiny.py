@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,9 +30,12 @@ from specexport.exporter.weights.recipe import Recipe
 from specexport.runtime.proofs.parity import ReferenceStep, max_error
 from specexport.user_cache import user_cache
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 torch.set_num_threads(1)  # tiny matrices gain nothing from more
+# Which reads the sources of all operators: a second of every export.
+ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))  # type: ignore[assignment,method-assign]
 
 VOCAB = 288
 CONTRACT = Contract(capacity=64, max_draft_tokens=4, prompt_chunk=16, precision="fp32")
