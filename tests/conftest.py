@@ -19,7 +19,8 @@ settings.load_profile("ci")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_WAIT_POLICY"] = "passive"  # torch's waiting threads would take the cores from the other workers
-# pytest listens to this logger, for which torch prints every graph of an export: a sixth of the export's time.
+# No handlers, torch's own included: pytest would add one, and torch print every graph of an export for it, which takes
+# a sixth of the export's time.
 logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]
 Once = Callable[[str, Callable[[Path], object]], Path]
 

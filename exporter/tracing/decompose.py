@@ -17,20 +17,37 @@ from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
 aten = torch.ops.aten
-_CASTS = {aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.detach_.default}  # the last is of a new constant
+_CASTS = {aten.to.dtype, aten.to.device, aten.to.dtype_layout}
+_NO_OPS = {aten.detach_.default, aten.dropout.default}  # torch.tensor(...) detaches its constant
 _SYNONYMS = {aten.__and__.Tensor: aten.bitwise_and.Tensor, aten.__or__.Tensor: aten.bitwise_or.Tensor}
-_REPLACED = {aten.reshape.default, *_CASTS, *_SYNONYMS}
+_REPLACED = {aten.reshape.default, *_CASTS, *_NO_OPS, *_SYNONYMS}
+_TRANSLATED = {  # composite operators that the ONNX exporter translates as they are
+    aten.layer_norm.default,
+    aten.linear.default,
+    aten.matmul.default,
+    aten.pad.default,
+    aten.softmax.int,
+    aten.sym_size.int,
+    aten.type_as.default,
+    aten.where.ScalarOther,
+}
+_SIZES = ("_operator", "math", "torch")  # modules of functions over sizes, such as operator.add and torch.sym_max
 _trace_again = ExportedProgram.run_decompositions
 
 
 @contextmanager
 def fewer_traces() -> Iterator[None]:
-    """Within it, `run_decompositions` traces only programs with operators that `_replace` does not know."""
+    """Within it, `run_decompositions` traces again only programs that need more than `_replace` does. Others it changes
+    in place.
+    """
 
-    def run(program: ExportedProgram, table: Mapping[Any, Callable[..., Any]] | None = None, **how: Any) -> Any:
-        if table is None or not all(_is_simple(node, table) for node in program.graph.nodes):
-            return _trace_again(program, table, **how)
-        _replace(program)
+    def run(
+        program: ExportedProgram, decomp_table: Mapping[Any, Callable[..., Any]] | None = None, **options: Any
+    ) -> ExportedProgram:
+        if decomp_table is None or not all(_is_simple(node, decomp_table) for node in program.graph.nodes):
+            program = _trace_again(program, decomp_table, **options)
+        else:
+            _replace(program)
         return program
 
     ExportedProgram.run_decompositions = run  # type: ignore[method-assign]
@@ -41,18 +58,16 @@ def fewer_traces() -> Iterator[None]:
 
 
 def _is_simple(node: fx.Node, table: Mapping[Any, Any]) -> bool:
-    """Whether `_replace` replaces the node, or a decomposition by `table` would leave it as it is.
-
-    The table lacks operators that the ONNX exporter translates, and composite ones that return a view of their input.
-    """
-    operator = node.target
+    """Whether `_replace` replaces the node, or a decomposition by `table` would leave it as it is."""
+    operator, given = node.target, (*node.args, *node.kwargs.values())
+    if operator in _CASTS or operator in _NO_OPS:  # not copies, other layouts, and dropout in training
+        return not any(one is True or isinstance(one, torch.memory_format) for one in given)
     if operator in _REPLACED or node.op in ("placeholder", "output"):
         return True
     if not isinstance(operator, OpOverload):
-        return node.op == "call_function" and not isinstance(operator, torch._ops.HigherOrderOperator)
-    returns_view = any(value.alias_info is not None for value in operator._schema.returns)
-    composite_view = operator._can_decompose() and returns_view
-    return not (operator._schema.is_mutable or composite_view or operator in table)
+        return node.op == "call_function" and getattr(operator, "__module__", None) in _SIZES
+    composite = operator._can_decompose() and operator not in _TRANSLATED
+    return not (operator._schema.is_mutable or composite or operator in table)
 
 
 def _replace(program: ExportedProgram) -> None:
@@ -60,7 +75,7 @@ def _replace(program: ExportedProgram) -> None:
     for node in graph.nodes:
         if node.target is aten.reshape.default:
             _view(graph, node)
-        elif node.target in _CASTS:
+        elif node.target in _CASTS or node.target in _NO_OPS:
             given, dtype = node.all_input_nodes[0], node.meta["val"].dtype
             if given.meta["val"].dtype == dtype:
                 program.graph_signature.replace_all_uses(node.name, given.name)
@@ -74,7 +89,7 @@ def _replace(program: ExportedProgram) -> None:
 
 
 def _view(graph: fx.Graph, node: fx.Node) -> None:
-    """A reshape is a view of a contiguous copy; the copy is no operator in ONNX."""
+    """A reshape is a view of a contiguous copy. In ONNX the copy is an `Identity`, which `optimize` removes."""
     given = node.all_input_nodes[0]
     with graph.inserting_before(node):
         copy = graph.call_function(aten.clone.default, (given,), {"memory_format": torch.contiguous_format})

@@ -34,7 +34,7 @@ from torch.onnx._internal.exporter._registration import ONNXRegistry
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 torch.set_num_threads(1)  # tiny matrices gain nothing from more
-# Which reads the sources of all operators: a second of every export.
+# Reading the sources of all operators takes a second of every export.
 ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))  # type: ignore[assignment,method-assign]
 
 VOCAB = 288
