@@ -88,7 +88,7 @@ class ConfidentSchedule(AdaptiveSchedule):
 
     def _pays(self, drafted: int, alive: float, gain: float = 0.0) -> bool:
         """Whether some number of further tokens gains more than its time is worth. gain: tokens gained already."""
-        verify, draft = self._verify, self._extra * self._table.draft
+        verify, draft = self._verify, self._table.draft
         for index in range(drafted, self._most):
             alive *= self._expected[index]
             gain += alive - self._rate * (draft + verify[index + 1] - verify[index])

@@ -6,7 +6,7 @@ controller learns four things:
 
 - acceptance of the model's tokens: one number in logits added to the a_i of calibration, or to a guess;
 - acceptance of looked-up tokens: one number in logits added to the probability that their match goes on;
-- the time of rounds with a draft over plain ones: one factor of what the costs say;
+- how much longer rounds take than costs say, by number of draft tokens (`timing.py`);
 - all of these from rounds of the kind, plain or drafted, that it would not choose, within a budget of time.
 
 Schedules look at costs, earlier rounds, and the distributions that draft tokens are drawn from, never at a token that
@@ -16,28 +16,25 @@ may still be left out: so the output stays the target's own (docs/losslessness.m
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
-from statistics import median
-from time import perf_counter
 
 from ...engines.base import Logits
 from ..drafting.names import model_of
 from ..drafting.rounds import RoundOutcome, RoundPlan, SequenceState
 from .cost_model import Costs, RoundCosts
 from .routes import RoutePolicy
+from .timing import Timing
 
 # What results hang on each: docs/internals/log.md, "One controller".
 REQUEST_RATE, ROUTE_RATE = 0.3, 0.02  # logits per token that is judged: of a request, and of all further ones
 FARTHEST = 6.0  # logits
-# Time for exploring, in plain rounds: what each round adds while the session drafts and while it decodes plainly, what
-# there is at first, and what drafting keeps in reserve, since needless plain decoding loses most.
-DRAFTING, PLAIN, START, RESERVE = 0.01, 0.02, 6.0, 4.5
-# Timed comparisons that count, as how many of them the costs count, rounds that each is made with, and their bound.
-WINDOW, PRIOR, NEIGHBOURS, MAX_EXTRA = 24, 1.5, 3, 4.0
+# Time for exploring, in plain rounds: what each round adds while the session drafts and while it decodes plainly, and
+# what drafting keeps in reserve, since needless plain decoding loses most.
+DRAFTING, PLAIN, RESERVE = 0.01, 0.02, 4.5
+# A session that drafts explores plain rounds while the cost of its draft is this uncertain (`Timing.uncertainty`).
+UNCERTAIN = 0.1
 RECENT = 6.0  # rounds over which the rate with lookups is a mean
 COST_STEP = 32  # tokens by which the sequence grows before costs are looked up anew
 
@@ -52,42 +49,6 @@ def logit(chance: float) -> float:
 
 def sigmoid(logits: float) -> float:
     return 1.0 / (1.0 + math.exp(-logits))
-
-
-class Timing:
-    """Of one session and drafter: how much longer rounds with a draft take than plain ones, over what costs say.
-
-    An explored round is compared with those of the other kind right before it, which a busy host has slowed as much.
-    extra: the factor. budget: plain rounds saved up for exploring.
-    """
-
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
-        self.clock, self.extra, self.budget = clock, 1.0, START
-        self._before: deque[tuple[float, float]] = deque(maxlen=NEIGHBOURS)  # (seconds, expected)
-        self._drafted = False  # whether those have a draft
-        self._overhead_samples: deque[float] = deque(maxlen=WINDOW)
-
-    @property
-    def ready(self) -> bool:
-        """Whether there are enough rounds to compare with."""
-        return len(self._before) == NEIGHBOURS
-
-    def observe(self, drafted: bool, explored: bool, seconds: float, plain: float, expected: float) -> None:
-        """plain, expected: seconds of a plain round, and of this one, by costs."""
-        if not explored:
-            if drafted != self._drafted:
-                self._before.clear()
-            self._drafted = drafted
-            self._before.append((seconds, expected))
-        elif drafted != self._drafted and self.ready:
-            slower = median(taken / of for taken, of in self._before)
-            cost = expected if drafted else median(of for _, of in self._before)
-            ratio = seconds / (slower * plain) if drafted else slower * cost / seconds
-            self._before.clear()
-            if cost > plain:
-                self._overhead_samples.append((ratio - 1.0) * plain / (cost - plain))
-                share = len(self._overhead_samples) / (len(self._overhead_samples) + PRIOR)
-                self.extra = min(MAX_EXTRA, max(1 / MAX_EXTRA, 1.0 + share * (median(self._overhead_samples) - 1.0)))
 
 
 @dataclass
@@ -125,16 +86,16 @@ class AdaptiveSchedule:
         self._prior = 0.0  # of this request, like the next ones in addition to the route's
         self._lookups = -FARTHEST if self._off else 0.0
         self._table: RoundCosts
-        self._measured_at, self._extra = -COST_STEP, 1.0
+        self._measured_at = -COST_STEP
         self._rounds: list[float] = []  # assumed seconds by k
-        self._verify: list[float] = []
+        self._verify: list[float] = []  # of which only differences count
         self._expected: list[float] = []
         self._best, self._rate = 0, 0.0  # the number of the model's tokens that gain most, and tokens per second
         self._allowed = self._passes = 0  # in this round: the model's tokens, and passes that were asked for
         self._left = 0  # rounds of the other kind that are still to explore
         self._explores = False  # whether this round does
         self._match: tuple[int, int] | None = None  # of this round: where it begins in the draft, and its length
-        self._kind, self._started = -1, 0.0  # whether the last round had a draft, if there was one
+        self._follows, self._started = False, 0.0  # whether the round follows one that this schedule planned
 
     # Before a round
 
@@ -159,9 +120,9 @@ class AdaptiveSchedule:
         if self._left:
             self._left -= 1
             return True
-        if (state.timing is None and self._best) or (state.timing is not None and not state.timing.ready):
-            return False
         if self._best:
+            if state.timing is None or not self._follows or state.timing.uncertainty(self._best) < UNCERTAIN:
+                return False
             price = 2 * (1.0 - 1.0 / (max(self._rate, self._recent) * plain))
         else:
             missing = 0 if state.alone else sequence.missing_rows(self._drafter)
@@ -178,14 +139,14 @@ class AdaptiveSchedule:
         return self._state.tokens / self._state.seconds if self._state.seconds else 0.0
 
     def _refresh(self, length: int) -> None:
-        state = self._state
-        extra = state.timing.extra if state.timing else 1.0
-        if abs(length - self._measured_at) >= COST_STEP or extra != self._extra:
-            self._measured_at, self._extra, self._table = length, extra, self._costs.at(length)
-            table = self._table
-            rounds = [table.rounds[k] if self._model or not k else table.looked_up(k) for k in range(self._most + 1)]
-            self._rounds = [table.plain + extra * (seconds - table.plain) for seconds in rounds]
-            self._verify = [extra * seconds for seconds in table.verify]  # of which only differences count
+        if abs(length - self._measured_at) >= COST_STEP:
+            self._measured_at, self._table = length, self._costs.at(length)
+        table, timing = self._table, self._state.timing
+        self._rounds = [table.rounds[k] if self._model or not k else table.looked_up(k) for k in range(self._most + 1)]
+        self._verify = [*table.verify]
+        if timing:
+            self._rounds = [*map(mul, self._rounds, timing.factors)]
+            self._verify = [*map(mul, self._verify, timing.factors)]
         self._choose()
         while self._off and self._best and self._prior > -FARTHEST:  # until outcomes say otherwise
             self._prior -= 0.25
@@ -246,7 +207,7 @@ class AdaptiveSchedule:
 
     def resume(self) -> None:
         """Go on after rounds that another schedule planned."""
-        self._kind = -1
+        self._follows = False
 
     def observe(self, outcome: RoundOutcome) -> None:
         state, drafted, accepted = self._state, outcome.num_drafted, outcome.num_accepted
@@ -262,7 +223,7 @@ class AdaptiveSchedule:
             state.tokens = keep * state.tokens + accepted + 1
             passes = max(self._passes, by_model)
             beyond = self._table.beyond(drafted, passes) if self._model else 0.0
-            state.seconds = keep * state.seconds + self._rounds[drafted] + self._extra * beyond
+            state.seconds = keep * state.seconds + self._rounds[drafted] + beyond
             if self._match is not None and self._match[0] == by_model < drafted:
                 self._learn_match(self._match[1], drafted - by_model, accepted - by_model)
 
@@ -293,14 +254,12 @@ class AdaptiveSchedule:
         self._state.lookups = bounded(self._state.lookups + ROUTE_RATE * error)
 
     def _time(self, timing: Timing, outcome: RoundOutcome) -> None:
-        """Report the round's time, unless rows of unknown cost were added, or it is neither plain nor the model's."""
+        """Report the round's time, unless rows of unknown cost were added, or it may have had to catch up."""
         drafted, table = outcome.num_drafted, self._table
         passes = max(self._passes, outcome.of_model[0])
-        if outcome.num_candidates or (drafted and not passes):
-            self._kind = -1
-            return
-        seconds, kind = timing.clock() - self._started, passes > 0
-        if self._kind == kind:  # else it finds the CPU's caches as the other kind left them
+        if not self._follows:
+            timing.pause()
+        elif not outcome.num_candidates:
             expected = table.rounds[drafted] + table.beyond(drafted, passes)
-            timing.observe(kind, self._explores, seconds, table.plain, expected)
-        self._kind = kind
+            timing.observe(drafted, timing.clock() - self._started, expected)
+        self._follows = True

@@ -15,7 +15,7 @@ from ..drafting.drafts import Drafts
 from ..drafting.names import model_of
 from ..state.cached_decoder import Cancelled
 from .confidence import AcceptancePredictor, adaptive_schedule
-from .controller import RouteState, Timing
+from .controller import RouteState
 from .cost_model import COSTS, Costs
 from .files import read_by_draft, read_policy, read_routing, remedy, stale
 from .routed_schedule import Candidate, RoutedSchedule
@@ -23,6 +23,7 @@ from .routes import GUESS, POLICY, Policy, RoutePolicy
 from .routing import Routing
 from .schedule import FixedSchedule, Schedule
 from .survival import SURVIVAL, Survival, top_logit
+from .timing import Timing
 
 LOG = logging.getLogger("specexport")
 
@@ -170,7 +171,7 @@ class Decisions:
             return None
         state = RouteState(alone=True)
         if not seeded:
-            timing = None if constrained else self._timing(entry.drafter)
+            timing = None if constrained else self._timing(entry.drafter, costs)
             state = self.states.setdefault((key, constrained), RouteState(timing=timing))
         predictor = None if constrained else self.acceptance_predictor(entry.drafter)
         return adaptive_schedule(entry, costs, predictor, state, most)
@@ -190,15 +191,17 @@ class Decisions:
                 self.open_draft(model)
             state = RouteState(alone=True)
             if not seeded:
-                state = self.routed_states.setdefault(name, RouteState(timing=self._timing(name)))
+                state = self.routed_states.setdefault(name, RouteState(timing=self._timing(name, known)))
             candidates[name] = Candidate(known, self.acceptance_predictor(name), state)
         return RoutedSchedule(self.routing, prompt, candidates, most)
 
-    def _timing(self, drafter: str) -> Timing | None:
+    def _timing(self, drafter: str, costs: Costs) -> Timing | None:
         """The state shared by all routes with this drafter; None for lookups alone, which cost little at any
         acceptance.
         """
-        return self.timings.setdefault(drafter, Timing(self.clock)) if model_of(drafter) else None
+        if model_of(drafter) is None:
+            return None
+        return self.timings.setdefault(drafter, Timing([time.median for time in costs.points[0].rounds], self.clock))
 
 
 def acceptance_predictor(survival: Survival, confidence: Callable[[], float] | None) -> AcceptancePredictor | None:

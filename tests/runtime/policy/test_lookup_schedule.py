@@ -10,9 +10,10 @@ from itertools import count
 import numpy as np
 import pytest
 from specexport.runtime.policy.confidence import adaptive_schedule
-from specexport.runtime.policy.controller import FARTHEST, PLAIN, AdaptiveSchedule, RouteState, Timing
+from specexport.runtime.policy.controller import FARTHEST, PLAIN, AdaptiveSchedule, RouteState
 from specexport.runtime.policy.cost_model import Costs
 from specexport.runtime.policy.routes import RoutePolicy, Verdict
+from specexport.runtime.policy.timing import Timing
 from support.costs import costs_at, flat_point
 from support.rounds import ask, sequence, tell
 
@@ -250,26 +251,9 @@ def test_odds_are_bounded() -> None:
     assert state.lookups == FARTHEST
 
 
-def test_rounds_that_were_looked_up_are_not_compared_with_plain_ones() -> None:
-    now = 0.0
-
-    def clock() -> float:
-        return now
-
-    pace = Timing(clock)
-    state = RouteState(timing=pace)
-    one = schedule("ngram+model", (0.9,), state, draft=0.1)
-    for _ in range(400):
-        most = ask(one, 16, 2)
-        found = one.looked_up(most, 64, 0) if most else 0
-        now += 100.0  # were it compared, drafts would look dear
-        hear(one, found, found)
-    assert pace.extra == 1.0
-
-
 def test_a_plain_round_for_comparison_looks_nothing_up() -> None:
     ticks = count()
-    state = RouteState(timing=Timing(lambda: float(next(ticks))))
+    state = RouteState(timing=Timing([1.0 + k for k in range(9)], lambda: float(next(ticks))))
     one = schedule("ngram+model", (0.9,), state, draft=0.1)
     plain = 0
     for _ in range(400):
