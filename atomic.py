@@ -31,8 +31,9 @@ except ImportError:
 TEMPORARY = re.compile(r"\.(.+)\.tmp-[0-9a-f]{8}")
 # In a temporary folder: what becomes the output, and what it replaces while the two are swapped.
 NEW, OLD = "new", "old"
-# Errors of a disk without space.
+# Errors of a disk without space, and what numpy says of one, without a number.
 FULL = (errno.ENOSPC, errno.EDQUOT)
+CUT_SHORT = re.compile(r"\d+ requested and \d+ written")
 
 
 def require_locks() -> None:
@@ -158,7 +159,7 @@ def output_errors(outcome: str, place: Path | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in FULL
+        full = error.errno in FULL or CUT_SHORT.fullmatch(str(error)) is not None
         reason = "the disk is full" if full else error.strerror or str(error).partition("\n")[0]
         where = error.filename2 or error.filename or place  # of a rename, where it led
         message = f"{where}: {reason}; {outcome}" if where else f"{reason}; {outcome}"

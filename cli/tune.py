@@ -123,7 +123,8 @@ def tune(
         tuned = made if target is None else open_head(found, head, answers.training, chosen)
         report = run(tuned, answers, output, chosen, force, bar)
     except KeyboardInterrupt:
-        click.echo(f"interrupted; the answers are kept in {kept}; run the same command again to resume", err=True)
+        left = f"the answers are kept in {kept}; run the same command again to resume"
+        click.echo(f"interrupted; {left if kept.exists() else 'nothing was kept'}", err=True)
         raise SystemExit(130) from None
     click.echo(json.dumps(asdict(report)) if as_json else _render(report))
     if report.draft is None:

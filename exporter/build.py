@@ -217,14 +217,3 @@ def _contract(exports: Sequence[ModelExport], options: BuildOptions) -> Contract
     require_memory_for_copies(models, options, chunk)
     precision, caches = options.numbers.precision, options.caches
     return options.contract(capacity, chunk, precision, caches if caches != precision else None)
-
-
-def _refuse_states(export: ModelExport, options: BuildOptions) -> None:
-    """Raises `UnsupportedModelError` for a model that keeps states, where an engine or a tree cannot have them.
-
-    By the config alone. What this does not tell is refused when the model is exported.
-    """
-    if keeps_states(export.checkpoint.config):
-        export.refuse_states(options.numbers.precision)
-        if export.role == "target" and options.tree_rows:
-            refuse_trees(export.checkpoint.architecture, has_states=True)

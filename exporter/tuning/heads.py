@@ -6,13 +6,10 @@ of the head.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -153,31 +150,31 @@ def new_head(
     return head
 
 
-@contextmanager
-def read_states(head: Head, answers: Sequence[Answer], place: Path, progress: Progress) -> Iterator[list[Lesson]]:
-    """The answers with the target's hidden states, in their order. place: folder of the file that has them meanwhile.
+def read_states(head: Head, answers: Sequence[Answer], place: Path, progress: Progress) -> list[Lesson]:
+    """The answers with the target's hidden states, in their order. place: folder of the file that has them, which is
+    without a name from the start: the system removes it with the last lesson, or with the process.
 
     Raises `OutputError` for a full disk.
     """
     rows = [len(one) - 1 for one in answers]
     width = len(head.taps) * head.model.tap_width
-    with NamedTemporaryFile(dir=place, prefix=".states-") as file:
-        try:
-            if shutil.disk_usage(place).free < 2 * sum(rows) * width:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            file.truncate(2 * sum(rows) * width)
-        except OSError as error:
-            raise OutputError(
-                f"{2 * sum(rows) * width / 1e9:.1f} GB of hidden states cannot be written to {place}: "
-                f"{error.strerror}; free some space, or give fewer prompts; the answers are kept"
-            ) from None
-        kept = torch.from_file(file.name, shared=True, size=sum(rows) * width, dtype=torch.bfloat16)
-        lessons = [
-            Lesson(**vars(one), states=its)
-            for one, its in zip(answers, torch.split(kept.view(-1, width), rows), strict=True)
-        ]
-        fill(head, lessons, progress)
-        yield lessons
+    count = sum(rows) * width
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=place, prefix=".states-") as file:
+            os.posix_fallocate(file.fileno(), 0, 2 * count)  # a disk that fills up later would kill the process
+            kept = torch.from_file(file.name, shared=True, size=count, dtype=torch.bfloat16)
+    except OSError as error:
+        raise OutputError(
+            f"{2 * count / 1e9:.1f} GB of hidden states cannot be written to {place}: {error.strerror}; "
+            "free some space, or give fewer prompts; the answers are kept"
+        ) from None
+    lessons = [
+        Lesson(**vars(one), states=its)
+        for one, its in zip(answers, torch.split(kept.view(-1, width), rows), strict=True)
+    ]
+    fill(head, lessons, progress)
+    return lessons
 
 
 def fill(head: Head, lessons: Sequence[Lesson], progress: Progress) -> None:

@@ -43,12 +43,13 @@ def tune(
     if isinstance(draft, Head):
         draft.target.to(device)
         every, count = [*answers.training, *answers.judging], len(answers.training)
-        with stage("hidden states") as progress, read_states(draft, every, output.parent, progress) as lessons:
-            before = judge_head(draft, lessons[count:])
-            with stage("train") as progress:
-                finished = train_head(draft, lessons[:count], options, progress)
-            draft.model.half().float()  # judged as it will be read from its checkpoint
-            after = judge_head(draft, lessons[count:])
+        with stage("hidden states") as progress:
+            lessons = read_states(draft, every, output.parent, progress)
+        before = judge_head(draft, lessons[count:])
+        with stage("train") as progress:
+            finished = train_head(draft, lessons[:count], options, progress)
+        draft.model.half().float()  # judged as it will be read from its checkpoint
+        after = judge_head(draft, lessons[count:])
     else:
         before = [judge(draft.model, answers.judging, options.temperature)]
         with stage("train") as progress:

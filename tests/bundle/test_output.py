@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from specexport.atomic import NEW, OLD, temporary_folder
 from specexport.bundle import MANIFEST
@@ -105,6 +106,14 @@ def test_force_never_replaces_anything_else(make: type, tmp_path: Path) -> None:
 def test_errors_of_the_disk_are_output_errors(code: int, tmp_path: Path) -> None:
     with refused(OutputError, code=("disk_full", "output_failed")), new_folder(tmp_path / "out", False) as folder:
         raise OSError(code, os.strerror(code), str(folder / "weights"))
+    assert names(tmp_path) == []
+
+
+def test_a_full_disk_that_numpy_reports_without_a_number(tmp_path: Path) -> None:
+    """As the weights of a build are written."""
+    with refused(OutputError, "the disk is full", code="disk_full"), new_folder(tmp_path / "out", False):
+        with Path("/dev/full").open("wb") as file:
+            np.zeros(100_000).tofile(file)
     assert names(tmp_path) == []
 
 

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -46,9 +45,8 @@ def head(pair: Pair, answers: Answers) -> Head:
 
 
 @pytest.fixture
-def lessons(head: Head, answers: Answers, tmp_path: Path) -> Iterator[list[Lesson]]:
-    with read_states(head, [*answers.training, *answers.judging], tmp_path, silent) as found:
-        yield found
+def lessons(head: Head, answers: Answers, tmp_path: Path) -> list[Lesson]:
+    return read_states(head, [*answers.training, *answers.judging], tmp_path, silent)
 
 
 def test_states_are_those_that_transformers_tells(head: Head, lessons: list[Lesson], tmp_path: Path) -> None:
@@ -59,21 +57,26 @@ def test_states_are_those_that_transformers_tells(head: Head, lessons: list[Less
         assert torch.allclose(one.states.float(), exact, atol=1e-4, rtol=1e-2)  # stored in bf16
 
 
-def test_a_file_of_states_lasts_as_long_as_it_is_read(head: Head, answers: Answers, tmp_path: Path) -> None:
-    with read_states(head, answers.judging, tmp_path, silent):
-        assert list(tmp_path.iterdir())
-    assert not list(tmp_path.iterdir())
+def test_a_killed_process_leaves_no_file_of_states(head: Head, answers: Answers, tmp_path: Path) -> None:
+    def look(done: int, total: int) -> None:
+        assert not list(place.iterdir())
+
+    place = tmp_path / "new" / "folder"  # of an output, whose answers are kept elsewhere
+    assert read_states(head, answers.judging, place, look)
 
 
 def test_states_that_do_not_fit_on_the_disk(
     head: Head, answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=100))
-    with (
-        refused(OutputError, tmp_path, os.strerror(errno.ENOSPC)),
-        read_states(head, answers.judging, tmp_path, silent),
-    ):
-        pass
+    """The space is taken at the start: where it is missing in a page of memory, the system kills the process."""
+
+    def full(file: int, start: int, size: int) -> None:
+        assert size == sum(2 * len(head.taps) * head.model.tap_width * (len(one) - 1) for one in answers.judging)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with refused(OutputError, tmp_path, os.strerror(errno.ENOSPC)):
+        read_states(head, answers.judging, tmp_path, silent)
 
 
 @pytest.mark.parametrize(("place", "window"), [(3, 0), (20, 0), (20, 2)])

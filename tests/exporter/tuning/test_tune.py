@@ -194,11 +194,13 @@ def test_interrupted_after_the_answers(
     shown = CliRunner().invoke(main, arguments)
     assert shown.exit_code == 130, shown.output
     assert "interrupted" in shown.output
-    assert "tuned.answers.jsonl" in shown.stderr
-    assert "resuming" not in shown.stderr
     kept = tmp_path / "tuned.answers.jsonl"
+    assert (str(kept) in shown.stderr) is not before_training  # there is no such file yet
+    assert "resuming" not in shown.stderr
     kept.touch()
-    assert f"resuming with the answers in {kept}\n" in CliRunner().invoke(main, arguments).stderr
+    again = CliRunner().invoke(main, arguments).stderr
+    assert f"resuming with the answers in {kept}\n" in again
+    assert f"the answers are kept in {kept}" in again
 
 
 def test_an_answer_longer_than_a_batch_has_its_own() -> None:
