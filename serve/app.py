@@ -29,7 +29,6 @@ from .wire.openapi import EVENTS, JSON, Operation, describe
 from .wire.responses import requests as of_responses
 from .wire.responses.answers import InputTokens, ResponseAnswer
 
-METRICS_MEDIA = ("text/plain", "application/openmetrics-text")
 PAGE_MEDIA = ("text/css", "text/javascript", "image/svg+xml")
 OPERATIONS = (
     Operation(
@@ -83,7 +82,7 @@ OPERATIONS = (
     Operation("GET", "/health", about.health, "Whether the process is alive.", keyless=True),
     Operation("GET", "/ready", about.ready, "Whether new requests are accepted.", keyless=True),
     Operation("GET", "/version", about.version, "The version of specexport."),
-    Operation("GET", "/metrics", about.metrics, "Counters for Prometheus.", media=METRICS_MEDIA),
+    Operation("GET", "/metrics", about.metrics, "Counters for Prometheus.", media=("text/plain",)),
     Operation("GET", "/openapi.json", about.openapi, "This description."),
     Operation("GET", "/", page.file, "A page to chat with.", media=("text/html",), keyless=True),
     Operation("GET", "/page/{name}", page.file, "A part of the page.", media=PAGE_MEDIA, keyless=True),

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.core import CounterMetricFamily
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from ..runtime.state.statistics import Statistics
@@ -19,6 +18,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 ROUND = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 OTHER_ROUTES = "default"
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Described(NamedTuple):
@@ -159,10 +159,11 @@ class Metrics:
         for place, count in enumerate(row.accepted_by_position):
             self._by_position.labels(*labels, str(place)).inc(count)
 
-    def exposition(self, accept: str) -> tuple[bytes, str]:
-        """(text, content type) by the Accept header."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
+    def exposition(self) -> bytes:
+        """In the format of `TEXT`, which every scraper reads. In OpenMetrics prometheus_client writes samples with
+        another name than their metadata: an underscore for the colon (prometheus/client_python#1177).
+        """
+        return generate_latest(self.registry)
 
     def _counter(self, name: str, help: str, *labels: str) -> Counter:
         self.described.append(Described(f"{name}_total", "counter", help, labels))

@@ -1,7 +1,8 @@
 """Replicas of one bundle behind Ray Serve, each of them the app of `specexport serve`.
 
     pip install ./kernels '.[serve,onnxruntime]' 'ray[serve]>=2.60'    # in a checkout
-    serve run --app-dir examples/scale_out ray_app:build bundle=/models/pair.bundle replicas=2 threads=4
+    cd examples/scale_out    # Ray passes the current folder on to replicas, but not --app-dir
+    serve run ray_app:build bundle=/models/pair.bundle replicas=2 threads=4
 
 Requests with one `x-session-id` go to one replica, which has that conversation's cache rows. API keys are those of
 the environment variable SPECEXPORT_API_KEY on the replicas' hosts. An example to copy and change: docs/scale-out.md.

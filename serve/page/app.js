@@ -96,7 +96,7 @@ function add(role, text) {
   return message;
 }
 
-// A text leaves the box only when it enters the conversation, and comes back if the server refuses it.
+// A text leaves the box only when it enters the conversation, and comes back if no answer begins.
 async function ask(text) {
   trouble.textContent = "";
   if (!served) await connect();
@@ -124,7 +124,7 @@ function repeat(old) {
   }, old);
 }
 
-// restore: undoes the request if it is refused. old: the answer that this one replaces.
+// restore: undoes the request if no answer begins. old: the answer that this one replaces.
 async function answer(restore, old) {
   const [path, body] = request();
   const figures = new Figures(plot, body.specexport.speculate === false);
@@ -143,7 +143,7 @@ async function answer(restore, old) {
       for (const chunk of found) {
         content += chunk.choices[0]?.delta?.content ?? chunk.choices[0]?.text ?? "";
         reason = chunk.choices[0]?.finish_reason ?? reason;
-        if (chunk.specexport) grow(message, chunk.specexport);
+        if (chunk.specexport) extend(() => grow(message, chunk.specexport));
       }
       figures.add(found.map((chunk) => chunk.specexport).filter(Boolean));
       const last = found.find((chunk) => chunk.usage);
@@ -158,7 +158,7 @@ async function answer(restore, old) {
   change(() => {
     busy(message, false);
     if (own !== turns) return prompt;
-    if (content || !["error", "lost"].includes(reason)) finish(message, content, figures.told(reason));
+    if (content || !["error", "lost", "stopped"].includes(reason)) finish(message, content, figures.told(reason));
     else {
       message.remove();
       restore();
@@ -168,15 +168,20 @@ async function answer(restore, old) {
   });
 }
 
-function grow(message, drafts) {
+// Changes an answer, and follows its end unless somebody reads further up.
+function extend(how) {
   const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+  how();
+  if (atEnd) log.scrollTop = log.scrollHeight;
+}
+
+function grow(message, drafts) {
   message.querySelector(".text").append(...elements(drafts));
   for (const token of drafts.drafted) {
     legend.hidden = false;
     const entry = legend.querySelector(`.${CSS.escape(token.source)}`);
     if (entry) entry.hidden = false;
   }
-  if (atEnd) log.scrollTop = log.scrollHeight;
 }
 
 function finish(message, content, told) {
@@ -198,8 +203,7 @@ function finish(message, content, told) {
     }
   });
   note.append(again, copy);
-  message.append(note);
-  log.scrollTop = log.scrollHeight;
+  extend(() => message.append(note));
 }
 
 function busy(message, on) {

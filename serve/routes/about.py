@@ -11,6 +11,7 @@ from ...runtime.text.encode import Prompt
 from ...runtime.tools.tool import Tool
 from ...version import VERSION
 from ..http.exchange import Exchange
+from ..metrics import TEXT
 from ..service import Service
 from ..wire.answers import Detokenized, ModelList, Tokenized
 from ..wire.body import parse
@@ -104,8 +105,7 @@ async def version(service: Service, exchange: Exchange) -> None:
 
 
 async def metrics(service: Service, exchange: Exchange) -> None:
-    text, content_type = service.metrics.exposition(exchange.header("accept"))
-    await exchange.answer(200, text, {"content-type": content_type})
+    await exchange.answer(200, service.metrics.exposition(), {"content-type": TEXT})
 
 
 async def openapi(service: Service, exchange: Exchange) -> None:

@@ -59,7 +59,7 @@ def test_the_drafter_of_requests_that_name_none(tmp_path: Path) -> None:
             for own in ({}, {"specexport": {"drafter": "ngram"}}):
                 fields = {"prompt": "ab ab ab ab", "max_tokens": 12, "temperature": 0, "stop_token_ids": []}
                 assert (await ask(app, "POST", "/v1/completions", {}, fields | own))[0] == 200
-            counted = app.state.service.metrics.exposition("")[0].decode()
+            counted = app.state.service.metrics.exposition().decode()
             for name in ("draft", "ngram"):
                 assert f'num_drafts_by_drafter_total{{drafter="{name}"' in counted
             with refused(ParameterError, "oracle", field="drafter"):

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
 from specexport.cli.serve import serve
 from specexport.errors import EngineError, ParameterError
 from specexport.serve.listen import GRACE
@@ -272,9 +273,15 @@ def test_counters_are_the_sums_of_the_answers(server: ServerProcess) -> None:
     after = server.metrics()
     grown = {name: after[f"specexport:{name}_total"] - before.get(f"specexport:{name}_total", 0) for name in sums}
     assert grown == sums
-    status, headers, body = server.ask("GET", "/metrics", headers={"Accept": "application/openmetrics-text"})
-    assert (status, headers["content-type"].split(";")[0]) == (200, "application/openmetrics-text")
-    assert body.endswith(b"# EOF\n")
+
+
+def test_metrics_have_their_names_whatever_format_is_preferred(server: ServerProcess) -> None:
+    prometheus_2 = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+    status, headers, body = server.ask("GET", "/metrics", headers={"Accept": prometheus_2})
+    assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    samples = [sample for family in text_string_to_metric_families(body.decode()) for sample in family.samples]
+    assert samples
+    assert all(sample.name.startswith("specexport:") for sample in samples)
 
 
 def test_every_metric_is_described(server: ServerProcess) -> None:

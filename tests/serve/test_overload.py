@@ -98,7 +98,7 @@ def test_a_list_of_prompts_that_was_taken_is_answered_to_its_end(tmp_path: Path,
 def test_tokens_of_one_round_share_its_time() -> None:
     metrics = Metrics("x", "tiny", ())
     metrics.latencies([(9.0, 2), (0.375, 3), (0.25, 1)])
-    text = metrics.exposition("")[0].decode()
+    text = metrics.exposition().decode()
     assert 'x:inter_token_latency_seconds_count{model_name="tiny"} 4.0' in text
     assert 'x:inter_token_latency_seconds_sum{model_name="tiny"} 0.625' in text
 

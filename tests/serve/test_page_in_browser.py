@@ -179,8 +179,16 @@ def test_stop_and_a_new_chat(browser: Browser, server: ServerProcess, tmp_path: 
         wait_for(client.idle)
         kept = browser.evaluate(TEXT)
         assert kept
-        choose(browser, "max-tokens", "3")
+        target.gate.clear()
         say(browser, "b")
+        browser.wait("!document.getElementById('stop').hidden")
+        browser.click("#stop")  # before an answer begins: the conversation is as it was
+        browser.wait(f"{ASKED} === 'b'")
+        target.gate.set()
+        wait_for(client.idle)
+        assert browser.evaluate("document.querySelectorAll('.message').length") == 2
+        choose(browser, "max-tokens", "3")
+        browser.press_enter()
         browser.wait(ANSWERED.format(2))
         browser.click("#reset")
         assert browser.evaluate("document.querySelectorAll('.message').length") == 0
@@ -232,6 +240,26 @@ def test_an_answer_that_was_cut_off_says_so(browser: Browser, server: ServerProc
     assert note.startswith("1 token in 1 round ·")
     assert browser.evaluate(TEXT) == "one"
     assert browser.evaluate(TROUBLE)
+
+
+def test_the_end_of_an_answer_does_not_move_its_reader(browser: Browser, server: ServerProcess) -> None:
+    visit(browser, server)
+    lines = {**ROUND, "specexport": {**ROUND["specexport"], "pieces": ["line\n" * 100]}}
+    faked = FAKED.replace("ROUND", json.dumps(lines)).replace("AFTER", "window.end = () => stream.close()")
+    browser.evaluate(faked + "; 0")
+    say(browser, "a")
+    browser.wait("Boolean(window.end) && document.getElementById('log').scrollTop > 0")
+    browser.evaluate("document.getElementById('log').scrollTop = 0")
+    browser.evaluate("window.end()")
+    browser.wait(ANSWERED.format(1))
+    assert browser.evaluate("document.getElementById('log').scrollTop") == 0
+
+
+def test_the_header_fits_a_small_phone(browser: Browser, server: ServerProcess) -> None:
+    browser.screen(320, 568)
+    visit(browser, server)
+    edges = [f"document.querySelector('{name}').getBoundingClientRect()" for name in ("h1", "summary", "#reset")]
+    assert browser.evaluate(f"{edges[0]}.right <= {edges[1]}.left && {edges[1]}.right <= {edges[2]}.left")
 
 
 def test_a_model_without_a_template_goes_on_with_the_text(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.serving import Client
@@ -30,31 +31,27 @@ serve.shutdown()
 @pytest.mark.slow
 def test_sessions_stay_on_their_replica(served_bundle: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray.serve", reason="Ray is not installed: pip install 'ray[serve]'")
-    path = os.pathsep.join(filter(None, (str(EXAMPLES), os.environ.get("PYTHONPATH"))))
-    environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_LOG_TO_STDERR": "0", "PYTHONPATH": path}
-    with (tmp_path / "log").open("wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", PROGRAM, str(served_bundle)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=environment,
-        )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    lines = (line.split() for line in process.stdout)
-    port = next((int(words[1]) for words in lines if words and words[0] == "PORT"), None)
-    assert port is not None, (tmp_path / "log").read_text()
-    client, replicas = Client(port), {}
-    for number in range(20):
-        session = {"x-session-id": f"session-{number % 10}"}
-        status, headers, body = client.ask(
-            "POST", "/v1/completions", {"prompt": "Hello", "max_tokens": 3, "temperature": 0}, headers=session
-        )
-        assert (status, json.loads(body)["usage"]["completion_tokens"]) == (200, 3)
-        replica = headers["x-specexport-replica"]
-        assert replicas.setdefault(session["x-session-id"], replica) == replica
-    assert len(set(replicas.values())) == 2
-    process.stdin.close()
-    assert process.wait(60) == 0
+    environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_LOG_TO_STDERR": "0"}
+    command = [sys.executable, "-c", PROGRAM, str(served_bundle)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with (
+        (tmp_path / "log").open("wb") as errors,
+        subprocess.Popen(command, cwd=EXAMPLES, env=environment, stderr=errors, **pipes) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        lines = (line.split() for line in process.stdout)
+        port = next((int(words[1]) for words in lines if words and words[0] == "PORT"), None)
+        assert port is not None, (tmp_path / "log").read_text()
+        client, replicas = Client(port), {}
+        for number in range(20):
+            session = {"x-session-id": f"session-{number % 10}"}
+            status, headers, body = client.ask(
+                "POST", "/v1/completions", {"prompt": "Hello", "max_tokens": 3, "temperature": 0}, headers=session
+            )
+            assert (status, json.loads(body)["usage"]["completion_tokens"]) == (200, 3)
+            replica = headers["x-specexport-replica"]
+            assert replicas.setdefault(session["x-session-id"], replica) == replica
+        assert len(set(replicas.values())) == 2
+        process.stdin.close()
+        assert process.wait(60) == 0
