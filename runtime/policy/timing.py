@@ -41,6 +41,7 @@ class Timing:
         drafting = 1.0 - rounds[0] / np.array(rounds)  # the share of a draft in a round
         self._covariance = DRAFT**2 * np.outer(drafting, drafting)
         self._covariance[1:, 1:] += COMMON**2 + ALONE**2 * np.eye(len(rounds) - 1)
+        self._aging = np.diag([DRIFT**2] + [AGING**2] * (len(rounds) - 1))
         self.factors = self._factors()
         self.pause()
 
@@ -57,16 +58,17 @@ class Timing:
         if not seconds > 0.0:  # a coarse clock
             return
         mean, covariance = self._mean, self._covariance
-        covariance[np.diag_indices_from(covariance)] += [DRIFT**2] + [AGING**2] * (len(mean) - 1)
+        covariance += self._aging
         # A plain round shows the slowness alone, any other one the sum of two of the state.
         gain = covariance[0] + covariance[drafted] if drafted else covariance[0].copy()
         variance = float(gain[0] + gain[drafted] if drafted else gain[0]) + NOISE**2
         error = math.log(seconds / expected) - float(mean[0] + mean[drafted] if drafted else mean[0])
         limit = CLIP * math.sqrt(variance)
         mean += gain * (min(limit, max(-limit, error)) / variance)
-        covariance -= np.outer(gain, gain) / variance
+        covariance -= gain[:, None] * (gain / variance)
         self.factors = self._factors()
 
     def _factors(self) -> list[float]:
-        deviations = np.sqrt(self._covariance.diagonal())
-        return [1.0, *np.exp(self._mean - OPTIMISM * deviations)[1:].tolist()]
+        factors: list[float] = np.exp(self._mean - OPTIMISM * np.sqrt(self._covariance.diagonal())).tolist()
+        factors[0] = 1.0
+        return factors
