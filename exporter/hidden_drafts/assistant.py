@@ -24,7 +24,16 @@ from ...bundle import LAST, CacheLayer, Precision
 from ...errors import CheckpointError
 from ..checkpoints.checkpoint import for_inference
 from ..checkpoints.source import first_line
-from .base import CACHE, HiddenDraft, HiddenDraftOutput, ReadingCheckpoint, copied, cut_head
+from .base import (
+    CACHE,
+    HiddenDraft,
+    HiddenDraftOutput,
+    ReadingCheckpoint,
+    RowsToKeep,
+    copied,
+    cut_head,
+    kept_rows,
+)
 
 KeyValue = tuple[Tensor, Tensor]
 # The cache of each kind of layer, as transformers' models of Gemma 4 give and take them.
@@ -65,7 +74,7 @@ class Assistant(HiddenDraft):
         position_ids: Tensor | None = None,
         past_key_values: Any = None,
         use_cache: bool = False,
-        logits_to_keep: int | Tensor = 0,
+        logits_to_keep: RowsToKeep = 0,
         **_: Any,
     ) -> HiddenDraftOutput:
         """As `HiddenDraft`; past_key_values: while it is traced, with `caches`."""
@@ -120,16 +129,15 @@ class Assistant(HiddenDraft):
         position_ids: Tensor,
         pairs: list[KeyValue],
         masks: dict[str, Any],
-        logits_to_keep: int | Tensor,
+        logits_to_keep: RowsToKeep,
     ) -> HiddenDraftOutput:
         embedded = self.embed_tokens(input_ids)
         joined = self.pre_projection(torch.cat([embedded, hidden.to(embedded.dtype)], -1))
         options: dict[str, Any] = {SHARED: dict(zip(self.kinds, pairs, strict=True)), "attention_mask": masks}
         options["logits_to_keep"] = position_ids  # a tensor: for a number, some of its layers would see the last rows
         states = self.decoder(inputs_embeds=joined, position_ids=position_ids, use_cache=False, **options)
-        read = states.last_hidden_state
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        return HiddenDraftOutput(self.lm_head(read[:, kept]), self.post_projection(read))
+        kept = kept_rows(states.last_hidden_state, logits_to_keep)
+        return HiddenDraftOutput(self.lm_head(kept), self.post_projection(kept))
 
 
 def shared(target: PreTrainedModel, kinds: set[str]) -> tuple[tuple[str, ...], tuple[int, ...], tuple[CacheLayer, ...]]:

@@ -9,7 +9,7 @@ before it gave back.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -28,6 +28,10 @@ from ..checkpoints.checkpoint import Checkpoint
 # What transformers calls a cache, before 5.24 and from then on.
 CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
 KEPT = 1 << 29  # bytes of hidden states that a build keeps: 10 thousand tokens of three layers of an 8B
+
+
+# How many of the last rows, 0 for all; their numbers; or a function that takes them from `[1, T, H]`.
+RowsToKeep = int | Tensor | Callable[[Tensor], Tensor]
 
 
 def copied(part: str, weight: Tensor) -> str:
@@ -72,8 +76,8 @@ class ReadingCheckpoint(Checkpoint):
 
 @dataclass
 class HiddenDraftOutput:
-    """logits `[1, R, m]` of the rows of `logits_to_keep`. feedback `[1, T, H]`: what the row after each reads where
-    that is drafted.
+    """logits `[1, R, m]` and feedback `[1, R, H]` of the rows of `logits_to_keep`. The latter is what the row after
+    each reads where that is drafted.
     """
 
     logits: Tensor
@@ -132,7 +136,7 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
         position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
         use_cache: bool = False,
-        logits_to_keep: int | Tensor = 0,
+        logits_to_keep: RowsToKeep = 0,
         **_: Any,
     ) -> HiddenDraftOutput:
         """input_ids `[1, T]`: the tokens after the rows. hidden `[1, T, H]`: as `fuse` gives it; by default of the
@@ -154,9 +158,9 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
 
         attention = dict(mask=mask, position_ids=position_ids, past_key_values=past_key_values)
         read, feedback = self.run(embedded, hidden.to(embedded.dtype), **attention)
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else logits_to_keep
-        rows = read if isinstance(kept, int) else read[:, kept]
-        return HiddenDraftOutput(self.lm_head(rows), feedback, past_key_values)
+        kept = kept_rows(read, logits_to_keep)
+        feedback = kept if feedback is read else kept_rows(feedback, logits_to_keep)
+        return HiddenDraftOutput(self.lm_head(kept), feedback, past_key_values)
 
     def read_as(self, form: Any) -> None:
         """As in this form, with the same weights."""
@@ -218,6 +222,13 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
+
+
+def kept_rows(rows: Tensor, keep: RowsToKeep) -> Tensor:
+    """Those of `rows [1, T, H]`."""
+    if callable(keep):
+        return keep(rows)
+    return rows[:, slice(-keep, None) if isinstance(keep, int) else keep]
 
 
 def _before(input_ids: Tensor) -> Tensor:

@@ -21,8 +21,9 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from ...bundle import HIDDEN
 from .linears import constant
-from .rotary import ATTENTION, EQUAL, evaluate, keeps_rows
+from .rotary import ATTENTION, EQUAL, ROWS, evaluate, keeps_rows
 
 
 def attend_over_two_rows(model: ir.Model) -> int:
@@ -104,10 +105,11 @@ def look_angles_up(model: ir.Model, capacity: int) -> int:
 def _angles(graph: ir.Graph) -> Iterator[ir.Value]:
     """Values that are made of positions and constants alone, of cosines or sines among them, and read by others."""
     placed = {value for value in graph.inputs if value.name in ("position", "depth")}
+    counted = {value for value in graph.inputs if value.name in ROWS}
     turned: set[ir.Value] = set()
     for node in graph:
         read = [value for value in node.inputs if value is not None and not value.is_initializer()]
-        shape = node.op_type == "Shape" and read[0].name == "tokens"
+        shape = node.op_type == "Shape" and read[0] in counted
         row_by_row = (shape or placed.issuperset(read)) and not keeps_rows(node)
         if row_by_row and not any(value.is_graph_output() for value in node.outputs):
             placed.update(node.outputs)
@@ -125,7 +127,8 @@ def _positions(graph: ir.Graph) -> ir.Value:
     rows = inputs.get("depth")  # of a tree
     if rows is None:
         zero, one = (constant(graph, f"angles.{name}", np.array(name == "one", np.int64)) for name in ("zero", "one"))
-        count = tape.op("Squeeze", [tape.op("Shape", [inputs["tokens"]], {"start": 1, "end": 2})])
+        given = inputs.get("tokens", inputs.get(HIDDEN))
+        count = tape.op("Squeeze", [tape.op("Shape", [given], {"start": 1, "end": 2})])
         rows = tape.op("Range", [zero, count, one])
     places = tape.op("Add", [rows, inputs["position"]])
     graph.insert_before(graph[0], tape.nodes)

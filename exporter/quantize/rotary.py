@@ -14,6 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
+from ...bundle import HIDDEN
 from .linears import constant
 
 ATTENTION, ATTENTION_BIAS = "GroupQueryAttention", 10
@@ -39,6 +40,8 @@ MULTIPLE = 16
 END = 2**31 - 1
 NORMS = ("SimplifiedLayerNormalization", "LayerNormalization")
 LAST = ir.AttrInt64("axis", -1)
+# Inputs with a row for each token of the pass, `[1, T]` and `[1, T, H]`: a graph may count its rows by either.
+ROWS = ("tokens", HIDDEN)
 # Heads and tokens change places.
 SWAP = [0, 2, 1, 3]
 
@@ -244,13 +247,14 @@ def evaluate(model: ir.Model, wanted: tuple[ir.Value, ...], width: int, position
     sources = {value for node in nodes for value in node.inputs if value is not None and value.producer() is None}
     feeds = {
         "tokens": np.zeros((1, width), np.int64),
+        HIDDEN: np.zeros((1, width, 1), np.float32),  # only how many rows there are counts
         "position": np.array([position]),
         "depth": np.arange(width),  # of a graph that takes trees, for a chain
     }
     inputs = [value for value in graph.inputs if value in sources]
     for value in inputs:
         readers = {use.node.op_type for use in value.uses() if use.node in needed}
-        if value.name not in feeds or (value.name == "tokens" and readers != {"Shape"}):
+        if value.name not in feeds or (value.name in ROWS and readers != {"Shape"}):
             return None
     cut = ir.convenience.extract(graph, inputs, list(wanted))
     evaluator = ReferenceEvaluator(ir.to_proto(ir.Model(cut, ir_version=model.ir_version)))

@@ -191,7 +191,7 @@ def _static_pass(
     modules = decoder_layers(model) if early else None
     some = "logits_to_keep" in accepted and modules is None
     options: dict[str, Any] = {cache_argument(model): cache}
-    options |= {"logits_to_keep": rows.numbers} if some else {}
+    options |= {"logits_to_keep": rows.of if reads else rows.numbers} if some else {}
     options |= {HIDDEN: given[HIDDEN]} if reads else {}
     if "position_ids" in accepted:
         depth = torch.arange(tokens.shape[1]) if tree is None else tree.depth
@@ -206,7 +206,7 @@ def _static_pass(
     logits = output.logits.float()
     by_row = [logits if some or modules is not None else logits[:, rows.numbers]]
     if reads:
-        by_row.append(rows.of(output.feedback.float()))
+        by_row.append(output.feedback.float())
     if taps:
         by_row.append(torch.cat([undo(tap, seen[tap]) for tap in taps], -1))
     written = (half for _, pair in sorted(cache.written.items()) for half in pair if not there)

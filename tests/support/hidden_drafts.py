@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from support.tiny import VOCAB, save_checkpoint
 
-TARGET_LAYERS, WIDTH, HEADS, KV_HEADS, DIM, INNER, KEPT = 8, 32, 4, 2, 8, 48, 64
+TARGET_LAYERS, WIDTH, HEADS, KV_HEADS, DIM, INNER, KEPT = 8, 32, 4, 2, 16, 48, 64
 TAPS = (2, 4, 5)  # no library's defaults
 FIRST, ATTENTION = "layers.0.", ("q_proj", "k_proj", "v_proj", "o_proj")
 SIZES: dict[str, Any] = dict(

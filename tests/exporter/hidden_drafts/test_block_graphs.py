@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,16 +38,37 @@ HIDDEN = RECORDED["aux"][0].astype(np.float32)  # [12, 48]
 Open = Callable[[], OrtBlockDecoder]
 
 
-@pytest.fixture(scope="module", params=["ort", "kernels"])
+@pytest.fixture(scope="module", params=["ort", "kernels", "kernels, heads that turn by themselves"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ModelSpec, Path]:
     """The module, its manifest's entry and the folder of its graphs."""
-    folder, dialect = tmp_path_factory.mktemp("block"), request.param
+    folder, dialect = tmp_path_factory.mktemp("block"), request.param.split(",")[0]
     if dialect == "kernels":
         pytest.importorskip("specexport_kernels")
     target = find_checkpoint(str(save_block_target(folder / "target")))
     model: Any = find_draft(str(save_block(folder / "head", "dspark")), target).load("fp32")
+    if dialect != request.param:
+        model = with_wide_heads(model)
     spec = exported(model, dialect, folder)
     return model, spec, folder
+
+
+def with_wide_heads(model: Any) -> Any:
+    """Like `model`, whose heads are padded, with others that fill the kernels' vectors."""
+    config = copy.deepcopy(model.config)
+    config.head_dim = 16
+    torch.manual_seed(0)
+    wide = type(model)(config, model.form).eval()
+    wide.target_ids = model.target_ids
+    wide.follow(model.__dict__["_target"])
+    return wide
+
+
+def test_wide_heads_turn_by_themselves(made: tuple[Any, ModelSpec, Path]) -> None:
+    model, _, folder = made
+    nodes = list(ir.load(folder / "draft-context.onnx").graph)
+    operators = {node.op_type for node in nodes}
+    assert ("Neg" not in operators) == (model.config.head_dim == 16)
+    assert ("Cos" not in operators) == any(node.domain == "specexport" for node in nodes)  # else looked up
 
 
 def exported(model: Any, dialect: Dialect, folder: Path, contract: Contract = CONTRACT) -> ModelSpec:

@@ -108,6 +108,8 @@ def test_eagle3(format: str, target: Path, cache: Path, tmp_path: Path) -> None:
     assert draft.model.reads.kind == "eagle3"
     assert draft.model.proofs[0].max_error < 1e-4
     assert "draft tokens 1 to 2 of" in render(describe(bundle))
+    graph = onnx.load(bundle.path(draft.model.graphs["kernels"]), load_external_data=False).graph
+    assert not {"Cos", "Neg", "GatherND"} & {node.op_type for node in graph.node}  # attention turns, a Slice keeps rows
     kept = draft.shared_vocabulary
     assert (kept.shared_tokens if kept else VOCAB) == draft.model.vocab_size
     check(bundle, trials=1300 if format == "original" else 0)  # with a cut vocabulary

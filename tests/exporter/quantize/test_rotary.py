@@ -39,6 +39,7 @@ WEIGHTS: dict[str, np.ndarray] = {
     "end": np.array([2**63 - 1]),
 } | {f"n{number}": np.array([number]) for number in (0, 1, 2, 4, 8)}
 WEIGHTS |= {"zero": np.array(0), "one": np.array(1), "by4": np.array([1, -1, 4, 16]), "by2": np.array([1, -1, 2, 16])}
+TOKENS = "int64[1, t] tokens"
 PLACES = "w = Shape<start = 1, end = 2>(tokens) n = Squeeze(w) r = Range(zero, n, one) p = Add(r, position)"
 # Of `$h`, the heads, to `$y`; `$` becomes q and k.
 BY_HALVES = "$1 = Slice($x, n0, n8, axis) $2 = Slice($x, n8, end, axis) $3 = Neg($2) $t = Concat<axis = -1>($3, $1)"
@@ -71,7 +72,7 @@ def made(turns: str, tables: str = "halved", keys: str = "", heads: str = "", sw
         back = f"$o = {SWAP}($y) $f = Reshape($o, whole) " if swapped else "$f = Reshape($y, whole) "
         body += f"{laid} {heads} {turn} {back}".replace("$", name)
     body += "out, nk, nv = specexport.Attention<heads = 4, kv_heads = 2, scale = 0.25>(qf, ck, cv, position, kf, v)"
-    given = "int64[1, t] tokens, float[1, t, 64] q, float[1, t, 32] k, float[1, t, 32] v, int64[1] position"
+    given = f"{TOKENS}, float[1, t, 64] q, float[1, t, 32] k, float[1, t, 32] v, int64[1] position"
     caches = f"float[1, 2, {CAPACITY}, 16] ck, float[1, 2, {CAPACITY}, 16] cv"
     results = f"float[1, t, 64] out, {caches.replace('ck', 'nk').replace('cv', 'nv')}"
     return with_weights(f"{given}, {caches}", body, results, WEIGHTS)
@@ -87,6 +88,28 @@ def test_angles_that_depend_on_more_than_positions_stay(more: str, monkeypatch: 
     )
     model = made(ALL)
     assert absorb_rotary(model, CAPACITY) == 0
+
+
+@pytest.mark.parametrize(
+    ("places", "absorbs"),
+    [
+        (PLACES.replace("(tokens)", "(hidden)"), 1),
+        (
+            PLACES.replace(
+                "p = Add(r, position)", "m = ReduceMax<keepdims = 0>(hidden) e = Cast<to = 7>(m) p = Add(r, e)"
+            ),
+            0,
+        ),
+    ],
+    ids=["how many", "what they hold"],
+)
+def test_hidden_states_only_say_how_many_rows_there_are(
+    places: str, absorbs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the graph of a head, which counts its rows by them."""
+    monkeypatch.setattr(sys.modules[__name__], "PLACES", places)
+    monkeypatch.setattr(sys.modules[__name__], "TOKENS", "float[1, t, 5] hidden, int64[1, t] tokens")
+    assert absorb_rotary(made(ALL), CAPACITY) == absorbs
 
 
 def absorbed(*given: str, **options: object) -> tuple[ir.Model, int]:
