@@ -38,8 +38,8 @@ def run_pass(session: Session, tokens: list[int], position: int) -> float:
 @click.argument("bundles", nargs=-1, required=True, metavar="NAME=BUNDLE...")
 @click.option("--contexts", default="128,1000,1900", show_default=True)
 @click.option("--threads", default=0, help="0 for one per core.")
-@click.option("--passes", default=30, show_default=True, help="Passes per width and context.")
-@click.option("--prompts", default=4, show_default=True, help="Prompts per length.")
+@click.option("--passes", type=click.IntRange(2), default=30, show_default=True, help="Passes per width and context.")
+@click.option("--prompts", type=click.IntRange(2), default=4, show_default=True, help="Prompts per length.")
 def main(bundles: tuple[str, ...], contexts: str, threads: int, passes: int, prompts: int) -> None:
     sessions = {
         name: specexport.load(path, policy=False, threads=threads)

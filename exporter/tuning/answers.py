@@ -106,7 +106,8 @@ def write_all(
         answers = written("answers", _jobs(training, options))
         budget = sum(len(answer.tokens) for answer in answers) * options.general / (1 - options.general)
         general = _jobs(_general(session, options.max_new_tokens) if budget else (), options)
-        answers += written("general answers", list(_up_to(general, budget)))
+        if some := list(_up_to(general, budget)):
+            answers += written("general answers", some)
     return Answers(answers, held_out)
 
 

@@ -166,7 +166,7 @@ def read_states(head: Head, answers: Sequence[Answer], place: Path, progress: Pr
             kept = torch.from_file(file.name, shared=True, size=count, dtype=torch.bfloat16)
     except OSError as error:
         raise OutputError(
-            f"{2 * count / 1e9:.1f} GB of hidden states cannot be written to {place}: {error.strerror}; "
+            f"{2 * count / 1e6:,.0f} MB of hidden states cannot be written to {place}: {error.strerror}; "
             "free some space, or give fewer prompts; the answers are kept"
         ) from None
     lessons = [

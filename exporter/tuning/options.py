@@ -61,8 +61,8 @@ def split(requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
     different = {request.tokens: request for request in reversed(requests)}
     if len(different) < MIN_PROMPTS:
         raise ParameterError(
-            f"{len(different)} different prompts, expected at least {MIN_PROMPTS}, so that {MIN_PROMPTS // EVERY} "
-            "judge the draft; give more",
+            f"{len(different)} different prompt{'s' * (len(different) != 1)}, expected at least {MIN_PROMPTS}, so that "
+            f"{MIN_PROMPTS // EVERY} judge the draft; give more",
             "prompts",
         )
     by_route = sorted(different.values(), key=lambda request: (request.route, request.line))
