@@ -29,7 +29,6 @@ from ..checkpoints.checkpoint import Checkpoint
 CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
 KEPT = 1 << 29  # bytes of hidden states that a build keeps: 10 thousand tokens of three layers of an 8B
 
-
 # How many of the last rows, 0 for all; their numbers; or a function that takes them from `[1, T, H]`.
 RowsToKeep = int | Tensor | Callable[[Tensor], Tensor]
 
@@ -159,6 +158,7 @@ class HiddenDraft(PreTrainedModel):  # type: ignore[misc]
         attention = dict(mask=mask, position_ids=position_ids, past_key_values=past_key_values)
         read, feedback = self.run(embedded, hidden.to(embedded.dtype), **attention)
         kept = kept_rows(read, logits_to_keep)
+        # Of one value, one Slice: two would be merged, and the graph's output would lose its shape.
         feedback = kept if feedback is read else kept_rows(feedback, logits_to_keep)
         return HiddenDraftOutput(self.lm_head(kept), feedback, past_key_values)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 # Time for exploring that there is at first, in plain rounds.
 START = 6.0
-# All of these were chosen in a simulation, where halving or doubling one changes little (docs/internals/log.md).
+# All of these were chosen in a simulation (docs/internals/log.md, "Wrong costs").
 # Standard deviations. What costs are off by, in logarithms: for all numbers of draft tokens in common, and each alone;
 # and, relative, the time that a draft takes.
 COMMON, ALONE, DRAFT = 0.2, 0.1, 0.7
