@@ -12,7 +12,8 @@ import click
 
 from ..errors import PromptError, SpecExportError
 from ..runtime.sampling.parameters import SamplingParameters
-from .generate import brief, cancelled_by_ctrl_c
+from ..runtime.tools.answer import AnswerReader, Thought
+from .generate import answering, brief, cancelled_by_ctrl_c
 from .options import BUNDLE, CHAT_TEMPLATE, note_route, policy_note, running, sampling_options
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def chat(
 
     Accepted draft tokens are green; Ctrl-T toggles the colours (Ctrl-Y restores the typed text). /help lists the
     commands, Ctrl-C stops an answer, Ctrl-D quits. Piped input is one message per line; piped output has only answers.
+    Thoughts of a model that reasons are dim, and are left out of later prompts.
     """
     from rich.console import Console
 
@@ -106,6 +108,7 @@ class Conversation:
         self.messages: list[Message] = []
         self.system = system
         self.colour = True
+        self.thinking = False  # whether thoughts are what was printed last
 
     def run(self, ask: Callable[[], str | None]) -> None:
         """ask: returns the user's next line, None at the end of the input. Its `KeyboardInterrupt` and
@@ -157,16 +160,19 @@ class Conversation:
         """Stream the answer to `line`. A refused line leaves the conversation unchanged."""
         messages = [*self.messages, {"role": "user", "content": line}]
         text, last = "", None
+        parameters = SamplingParameters(**self.parameters)
         try:
             messages = self._fitting(messages)
-            stream = self.session.stream(self.with_system(messages), **self.parameters)
+            prompt, shown, reader = answering(self.session, self.with_system(messages), parameters)
+            stream = self.session.stream(prompt, shown)
             with cancelled_by_ctrl_c(stream):
                 for last in stream:
-                    text += last.text
-                    self.show(last)
+                    text += self.show(last, reader)
         except SpecExportError as error:
             self.say(str(error))
             return
+        finally:
+            self.end_thoughts()
         if not text and last is not None and last.finish_reason == "cancelled":
             self.say("stopped before the answer began")
             return
@@ -177,13 +183,33 @@ class Conversation:
         if last is not None:
             ended = str(last.finish_reason)
             full = ended == "length" and last.statistics.emitted < self.parameters["max_new_tokens"]
-            note = policy_note(self.session, SamplingParameters(**self.parameters), last.statistics.drafted)
+            note = policy_note(self.session, parameters, last.statistics.drafted)
             self.say(status(last.statistics, "full" if full else ended) + note)
 
-    def show(self, chunk: Chunk) -> None:
-        for place, piece in enumerate(chunk.pieces):
-            drafted = self.colour and place < chunk.accepted
-            self.console.print(piece, style=ACCEPTED if drafted else None, end="", markup=False)
+    def show(self, chunk: Chunk, reader: AnswerReader) -> str:
+        """Returns what of it is the answer."""
+        parts = [
+            (part, self.colour and place < chunk.accepted)
+            for place, piece in enumerate(chunk.pieces)
+            for part in reader.add(piece)
+        ]
+        parts += [(part, False) for part in (reader.end() if chunk.finish_reason is not None else ())]
+        text = ""
+        for part, drafted in parts:
+            if isinstance(part, str):
+                self.end_thoughts()
+                self.console.print(part, style=ACCEPTED if drafted else None, end="", markup=False)
+                text += part
+            elif isinstance(part, Thought):
+                self.notes.print(part.text, style="dim", end="", markup=False)
+                self.thinking = True
+        return text
+
+    def end_thoughts(self) -> None:
+        """What comes next begins a line of its own."""
+        if self.thinking:
+            self.notes.print("\n")
+        self.thinking = False
 
     def say(self, line: str) -> None:
         from rich.markup import escape

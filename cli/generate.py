@@ -28,11 +28,13 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from ..runtime.grammar.thinking import Thinking
+    from ..runtime.sampling.parameters import SamplingParameters
+    from ..runtime.session import Session
     from ..runtime.state.statistics import Statistics
     from ..runtime.stream import Stream
+    from ..runtime.tools.answer import AnswerReader
 
 
 @click.command(context_settings={"allow_extra_args": True})
@@ -64,7 +66,7 @@ def generate(
 ) -> None:
     """Continue a prompt, or answer a chat message.
 
-    The text streams to stdout, statistics go to stderr.
+    The text streams to stdout, statistics and a chat model's thoughts go to stderr.
     """
     if extra := click.get_current_context().args:
         raise click.UsageError(f"{extra[0]!r} stands after the bundle; give text with --prompt or --chat")
@@ -73,6 +75,7 @@ def generate(
     if len(present) != 1:
         raise click.UsageError(f"found {' and '.join(present) or 'no text'}; give one of {', '.join(texts)}")
     from ..runtime.sampling.parameters import SamplingParameters
+    from ..runtime.tools.answer import Thought
     from .progress import load
 
     source: Any = _messages(messages) if messages is not None else prompt if chat is None else chat
@@ -86,17 +89,18 @@ def generate(
     session = load(bundle, chat_template=chat_template, **where)
     note_route(session, parameters.route)
     reader = None
-    if parameters.grammar is not None and prompt is None:
-        source = session.encode(source)
-        thinking = session.thinking(source)
-        parameters = replace(parameters, grammar=parameters.grammar.after(thinking))
-        reader = _without_thoughts(thinking)
+    if prompt is None:
+        source, parameters, reader = answering(session, source, parameters)
     stream = session.stream(source, parameters)
     text, finish_reason, statistics = "", "cancelled", None
     tokens: list[int] = []
     with cancelled_by_ctrl_c(stream, once=True):
         for chunk in stream:
-            piece = chunk.text if reader is None else reader(chunk.text, chunk.finish_reason is not None)
+            piece = chunk.text
+            if reader is not None:
+                parts = [*reader.add(piece), *(reader.end() if chunk.finish_reason is not None else ())]
+                piece = "".join(part for part in parts if isinstance(part, str))
+                click.echo("".join(part.text for part in parts if isinstance(part, Thought)), nl=False, err=True)
             text += piece
             tokens += chunk.tokens
             statistics = chunk.statistics
@@ -141,22 +145,20 @@ def cancelled_by_ctrl_c(stream: Stream, once: bool = False) -> Iterator[None]:
         stream.close()
 
 
-def _without_thoughts(thinking: Thinking | None) -> Callable[[str, bool], str]:
-    """A function of a piece of text, and whether it is the last, that moves thoughts to stderr."""
-    from ..runtime.tools.answer import AnswerReader, Thought
+def answering(
+    session: Session, messages: list[dict[str, str]], parameters: SamplingParameters
+) -> tuple[list[int], SamplingParameters, AnswerReader]:
+    """The token ids of messages, the parameters with which their answer shows where thoughts end, and what tells the
+    thoughts from the answer.
+    """
+    from ..runtime.tools.answer import AnswerReader
 
-    reader = AnswerReader(thinking)
-
-    def answer(text: str, last: bool) -> str:
-        said = ""
-        for part in [*reader.add(text), *(reader.end() if last else ())]:
-            if isinstance(part, Thought):
-                click.echo(part.text, nl=False, err=True)
-            elif isinstance(part, str):
-                said += part
-        return said
-
-    return answer
+    prompt = session.encode(messages)
+    thinking = session.thinking(prompt)
+    if thinking is not None:
+        grammar = parameters.grammar.after(thinking) if parameters.grammar is not None else None
+        parameters = replace(parameters, grammar=grammar, shown=thinking.shown)
+    return prompt, parameters, AnswerReader(thinking)
 
 
 def _stdin() -> str:

@@ -48,19 +48,22 @@ def require_memory(
     remedy, weights, base = "on a larger host", parameters * ELEMENT_BYTES[precision], BASE + beside
     what = f"exporting {parameters / 1e9:.1f} billion weights"
     if not quantized:
-        _require(base + weights, what, f"with --precision fp16, or {remedy}" if precision == "fp32" else remedy)
+        require_free(base + weights, what, f"with --precision fp16, or {remedy}" if precision == "fp32" else remedy)
         return False
     base += vocabulary * 4 * LOGIT_ROWS
     restored, free = parameters * (FOLDED_BYTES if folded else RESTORED_BYTES), available()
     if free is None or base + weights + restored <= free:
         return False
     remedy = f"with --precision and --draft-precision fp32, fp16 or bf16, or {remedy}"
-    _require(base + restored, what, remedy)  # more than the weights while they are loaded
+    require_free(base + restored, what, remedy)  # more than the weights while they are loaded
     return True
 
 
-def _require(needed: float, what: str, remedy: str) -> None:
-    """If the free memory is unknown, the check passes."""
+def require_free(needed: float, what: str, remedy: str) -> None:
+    """Raises `OutputError` where fewer than `needed` bytes are free; if that is unknown, the check passes.
+
+    remedy: what completes "build ...".
+    """
     free = available()
     if free is not None and needed > free:
         raise OutputError(
@@ -119,7 +122,7 @@ def require_memory_for_copies(models: Sequence[tuple[Role, Checkpoint]], options
     for _, model in models:
         precision = "fp32" if options.numbers.quantized else options.numbers.precision
         copied = copied_weights(model.config) * ELEMENT_BYTES[precision]
-        _require(
+        require_free(
             BASE + copied * rows,
             f"a pass of {rows} rows, which copies the weights of their experts,",
             "with a smaller --prompt-chunk, or on a larger host",

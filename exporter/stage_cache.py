@@ -113,7 +113,10 @@ def finished_stage(cache: Path, key: str) -> Path | None:
     if present != recorded:
         discard(folder)
         return None
-    os.utime(folder)
+    try:
+        os.utime(folder)
+    except FileNotFoundError:  # another build took it for long unused, meanwhile
+        return None
     return folder
 
 
@@ -142,5 +145,6 @@ def _prune(cache: Path) -> None:
     remove_left(cache, KEY)
     limit = time.time() - UNUSED_DAYS * 86400
     for folder in cache.iterdir():
-        if KEY.fullmatch(folder.name) and folder.is_dir() and folder.stat().st_mtime < limit:
-            discard(folder)
+        with suppress(FileNotFoundError):  # discarded by another build
+            if KEY.fullmatch(folder.name) and folder.is_dir() and folder.stat().st_mtime < limit:
+                discard(folder)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import resource
 import socket
 import stat
@@ -57,6 +59,11 @@ class Listening:
             _bound(self.host, self.port).close()
         elif not self.uds.parent.is_dir():
             raise _refused(str(self.uds), "there is no such folder", "--uds")
+        else:
+            try:
+                _free(self.uds)
+            except OSError as error:
+                raise _refused(str(self.uds), error.strerror or error, "--uds") from None
 
 
 class Connection(H11Protocol):
@@ -225,8 +232,7 @@ def _bound_path(path: Path) -> socket.socket:
     """For this user only, from the first moment: a socket that does not listen yet accepts no connection."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if path.exists() and stat.S_ISSOCK(path.stat().st_mode):  # left by a server that ended
-            path.unlink()
+        _free(path)
         bound.bind(str(path))
         path.chmod(SOCKET_MODE)
     except OSError as error:
@@ -234,6 +240,21 @@ def _bound_path(path: Path) -> socket.socket:
         raise _refused(str(path), error.strerror or error, "--uds") from None
     bound.set_inheritable(False)
     return bound
+
+
+def _free(path: Path) -> None:
+    """Remove the socket of a server that ended. Raises `OSError` where a server listens on it."""
+    if not (path.exists() and stat.S_ISSOCK(path.stat().st_mode)):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.setblocking(False)
+        with suppress(BlockingIOError):  # its queue of connections is full
+            try:
+                client.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink()
+                return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def _refused(where: str, reason: object, option: str) -> EngineError:

@@ -18,7 +18,10 @@ from specexport.runtime.loop.chunks import Chunk
 from specexport.runtime.policy.routes import Policy, RoutePolicy
 from specexport.runtime.session import Session
 from specexport.runtime.state.statistics import Statistics
+from specexport.runtime.tools.answer import AnswerReader
 from support.refusals import says
+from support.scripted import scripted_session, tell
+from support.thinking_templates import MISTRAL, OPENED
 
 
 @pytest.fixture
@@ -68,15 +71,13 @@ def test_the_policy_is_why_nothing_is_drafted(session: Session) -> None:
 def test_the_system_message_stands_in_front(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
     stream = session.stream
-    monkeypatch.setattr(session, "stream", lambda messages, **options: given.append(messages) or stream(messages))
+    monkeypatch.setattr(session, "stream", lambda prompt, options: given.append(prompt) or stream(prompt, options))
     shown = Terminal(session, system="be brief").type("a", "/reset", "/system be long", "b", "/reset", "/system", "c")
     assert shown.count("a new conversation with the same system message") == 2
-    assert [[message["content"] for message in messages] for messages in given] == [
-        ["be brief", "a"],
-        ["be long", "b"],
-        ["c"],
+    assert given == [
+        session.encode([*({"role": "system", "content": text} for text in system), {"role": "user", "content": line}])
+        for system, line in ((["be brief"], "a"), (["be long"], "b"), ([], "c"))
     ]
-    assert [messages[0]["role"] for messages in given] == ["system", "system", "user"]
 
 
 @pytest.mark.parametrize("system", ["\udcff", "word " * 100])
@@ -97,7 +98,7 @@ def test_accepted_tokens_have_a_colour_that_can_be_turned_off(session: Session) 
         if command:
             terminal.type(command)
         start = terminal.file.tell()
-        terminal.conversation.show(chunk)
+        assert terminal.conversation.show(chunk, AnswerReader(None)) == "two three"
         assert terminal.file.getvalue()[start:] == shown
 
 
@@ -106,11 +107,11 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(session: Session, monkeypat
     before = signal.getsignal(signal.SIGINT)
     show, shown = terminal.conversation.show, []
 
-    def interrupt(chunk: object) -> None:
-        show(chunk)  # type: ignore[arg-type]
+    def interrupt(chunk: Chunk, reader: AnswerReader) -> str:
         shown.append(chunk)
         if len(shown) == 2:
             os.kill(os.getpid(), signal.SIGINT)
+        return show(chunk, reader)
 
     monkeypatch.setattr(terminal.conversation, "show", interrupt)
     printed = terminal.type("x", "y")
@@ -119,6 +120,38 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(session: Session, monkeypat
     answers = [message["content"] for message in terminal.conversation.messages if message["role"] == "assistant"]
     assert len(answers) == 2
     assert len(answers[0]) < len(answers[1])
+
+
+@pytest.mark.parametrize(
+    ("template", "marker", "special", "written"),
+    [
+        (OPENED, "assistant\n<think>\n", (), "Hm, [7]?\n</think>\n\nNo."),
+        (MISTRAL, "Hello[/INST]", ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]"), "[THINK]Hm, [7]?[/THINK]No."),
+    ],
+)
+def test_thoughts_are_shown_and_left_out_of_the_next_prompt(
+    tmp_path: Path, template: str, marker: str, special: tuple[str, ...], written: str
+) -> None:
+    session = scripted_session(tmp_path, template, marker, special, ("<think>", "</think>"))
+    tell(session, written)
+    terminal = Terminal(session, max_new_tokens=60, stop_token_ids=None)
+    assert terminal.type("Hello").splitlines()[1:4] == ["Hm, [7]?", "", "No."]
+    assert terminal.conversation.messages[1] == {"role": "assistant", "content": "No."}
+
+
+def test_an_answer_stopped_within_thoughts_leaves_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = scripted_session(tmp_path, OPENED, "assistant\n<think>\n", atoms=("<think>", "</think>"))
+    tell(session, "Hm, 7?\n</think>\n\nNo.")
+    terminal = Terminal(session, max_new_tokens=60, stop_token_ids=None)
+    show = terminal.conversation.show
+
+    def interrupt(chunk: Chunk, reader: AnswerReader) -> str:
+        session.cancel()
+        return show(chunk, reader)
+
+    monkeypatch.setattr(terminal.conversation, "show", interrupt)
+    assert terminal.type("Hello").splitlines()[2:] == ["", "stopped before the answer began"]
+    assert terminal.conversation.messages == []
 
 
 def test_an_answer_stopped_before_it_began_leaves_no_turn(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

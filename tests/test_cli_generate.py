@@ -275,3 +275,5 @@ def test_thoughts_go_to_stderr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     result = CliRunner().invoke(main, options)
     assert (result.stdout, result.stderr.partition("[stop]")[0]) == ("7\n", "Hm, 7?")
     assert json.loads(CliRunner().invoke(main, [*options, "--json"]).stdout)["text"] == "7"
+    result = CliRunner().invoke(main, options[:4])
+    assert (result.stdout, result.stderr.partition("[stop]")[0]) == ("No.\n", "Hm, 7?")

@@ -133,7 +133,7 @@ TEMPLATE, SPACE = "tokenizer.chat_template", "\N{LOWER ONE EIGHTH BLOCK}"
 
 
 def read_tokenizer(source: str, values: Mapping[str, Any]) -> PreTrainedTokenizerBase:
-    """values: the header's, of a `tokenizer.ggml.model` in `OWN`.
+    """values: the header's, of a `tokenizer.ggml.model` in `SUPPORTED_TOKENIZERS`.
 
     Raises `CheckpointError` for a damaged tokenizer, `UnsupportedModelError` for a `tokenizer.ggml.pre` not known.
     """

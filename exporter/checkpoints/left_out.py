@@ -121,7 +121,9 @@ def _check_frequencies(source: str, model: PreTrainedModel, config: Any, stored:
     """Raises `CheckpointError` where the checkpoint was trained with other rotary frequencies than its config gives."""
     ours = [buffer.float() for name, buffer in model.named_buffers() if name.endswith(FREQUENCIES)]
     bases = [rope["rope_theta"] for rope in rotary(config.get_text_config()) if rope.get("rope_theta")]
-    for name, path in ((name, path) for name, (path, _) in stored.items() if name.endswith(FREQUENCIES)):
+    for name, (path, _) in stored.items():
+        if not name.endswith(FREQUENCIES) or _outside_layers(OTHER_INPUTS, name, config):
+            continue
         theirs = read_tensor(path, name).float()
         # Those of old checkpoints are without the scaling of positions.
         unscaled = [base ** (-torch.arange(len(theirs)) / len(theirs)) for base in bases]

@@ -22,6 +22,7 @@ from ..checkpoints.find import find_checkpoint
 from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import first_line, read_tensor
+from ..memory import BASE, require_free
 from ..weights.texts import read_texts
 from .assistant import AssistantCheckpoint
 from .base import HiddenDraft, ReadingCheckpoint, copied
@@ -79,6 +80,9 @@ class HiddenDraftCheckpoint(ReadingCheckpoint):
         forms = [form for form in self.description.forms if isinstance(form, Eagle3Form)]
         if len(forms) < 2:
             return self.description.forms[0], ()
+        remedy = "with --draft-taps and --draft-feedback, or on a larger host"
+        needed = BASE + self.target.fp32_bytes + self.fp32_bytes
+        require_free(needed, "measuring how the head is to be read, on the target in fp32,", remedy)
         model = self._filled(self.target.load("fp32"), torch.float32, forms[0])[0]
         assert isinstance(model, HiddenDraft)
         texts = held_out(self.tokenizer, self.texts or read_texts(None), self.vocab_size)

@@ -140,7 +140,9 @@ def layer_config(draft: Published, layer: Mapping[str, Any]) -> PreTrainedConfig
 def _rotation(draft: Published, rope: Any) -> dict[str, Any]:
     if isinstance(rope, Mapping) and isinstance(rope.get("full_attention"), Mapping):
         rope = rope["full_attention"]
-    kind = (rope.get("rope_type") or rope.get("type") or "default") if isinstance(rope, Mapping) else rope
+    if not isinstance(rope, Mapping):
+        raise draft.wrong(f"describes its rotary embeddings by {rope!r} in config.json; expected an object")
+    kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind not in ROTATIONS:
         raise draft.unsupported(f"has rotary embeddings of the type {kind!r}; expected one of {', '.join(ROTATIONS)}")
     for key, value in rope.items():

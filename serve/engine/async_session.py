@@ -189,9 +189,13 @@ class AsyncSession:
 
 
 def _refuse_what_cannot_fit(prompt: Prompt, longest_token: int, capacity: int) -> None:
-    """Tokenizing it would take a worker seconds, in which others wait. Raises `LongPromptError`."""
+    """Tokenizing it would take a worker seconds, in which others wait. Raises `LongPromptError`.
+
+    Of answers, templates may leave out the thoughts.
+    """
     parts = [prompt] if isinstance(prompt, str) else prompt if isinstance(prompt, list) else []
-    texts = [part.get("content") if isinstance(part, Mapping) else part for part in parts]
+    messages = [part for part in parts if isinstance(part, Mapping) and part.get("role") != "assistant"]
+    texts = [*(message.get("content") for message in messages), *parts]
     tokens = sum(len(text) for text in texts if isinstance(text, str)) // longest_token
     if tokens >= capacity:
         field = "prompt" if isinstance(prompt, str) else "messages"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import specexport
-from specexport.atomic import lock
+from specexport.atomic import discard, lock
 from specexport.errors import OutputError
 from specexport.exporter import export_model, stage_cache
 from specexport.exporter.stage_cache import UNUSED_DAYS, finished_stage, make_stage, open_cache, stage_key
@@ -91,6 +91,18 @@ def test_stages_unused_for_long_go_and_used_ones_stay(tmp_path: Path) -> None:
     assert finished_stage(tmp_path, "b" * 32) == used
     make_stage(tmp_path, KEY, write)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["b" * 32, KEY])
+
+
+def test_a_stage_that_another_build_discards_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it was seen in the folder, or after its files were read."""
+    make_stage(tmp_path, KEY, write)
+    is_dir = Path.is_dir
+    monkeypatch.setattr(Path, "is_dir", lambda path: is_dir(path) and (path.name != KEY or not discard(path)))
+    make_stage(tmp_path, "a" * 32, write)
+    monkeypatch.undo()
+    files = stage_cache.list_files
+    monkeypatch.setattr(stage_cache, "list_files", lambda path: (files(path), discard(path))[0])
+    assert finished_stage(tmp_path, "a" * 32) is None
 
 
 def test_what_killed_builds_left_of_any_stage_goes(tmp_path: Path) -> None:

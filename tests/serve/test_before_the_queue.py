@@ -19,6 +19,7 @@ from support.refusals import refused
 from support.scripted import scripted_session, tell
 from support.serving import Client, served, slow_session, wait_for
 from support.slow_server import raw
+from support.thinking_templates import DEEPSEEK
 
 CONTRACT = Contract(capacity=256, max_draft_tokens=4, prompt_chunk=8, precision="fp32")
 CHAT = "/v1/chat/completions"
@@ -68,6 +69,13 @@ def test_what_cannot_fit_is_not_even_tokenized(qwen: Client, path: str) -> None:
     body = {"prompt": LONG} if path.endswith("completions") else {"messages": [{"role": "user", "content": LONG}]}
     qwen.refused(path, body, "context_length_exceeded")
     assert gate.begun == []
+
+
+def test_long_thoughts_that_the_template_leaves_out_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    session = scripted_session(tmp_path, DEEPSEEK, "<think>\n", atoms=("<think>", "</think>"))
+    history = [*HELLO, {"role": "assistant", "content": f"{LONG}</think>Hi"}, *HELLO]
+    with served(session) as client:
+        assert client.ask("POST", CHAT, {"messages": history, "max_tokens": 2})[0] == 200
 
 
 def test_clients_that_left_are_not_tokenized_for(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 from specexport.cli.serve import serve
 from specexport.errors import EngineError, ParameterError
-from specexport.serve.listen import GRACE
+from specexport.serve.listen import GRACE, Listening
 from specexport.serve.settings import LOOPBACK, ServerSettings, check_listening
-from support.refusals import refused
+from support.refusals import refused, says
 from support.serving import ServerProcess, wait_for
 
 CHAT = "/v1/chat/completions"
@@ -106,8 +106,19 @@ def test_a_unix_socket_ready_with_its_costs_measured(served_bundle: Path, tmp_pa
         connection.connect(str(path))
         connection.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+    taken = CliRunner().invoke(serve, ["none.bundle", "--uds", str(path)]).exception
+    assert isinstance(taken, EngineError)
+    says(str(taken), "--uds")
     assert path.is_socket()
     assert process.end() == 0
+    assert not path.exists()
+
+
+def test_a_unix_socket_that_a_server_left(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    Listening(uds=path).check()
     assert not path.exists()
 
 

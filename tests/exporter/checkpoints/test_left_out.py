@@ -101,6 +101,9 @@ def test_rotary_frequencies_are_those_of_the_config(scaled: bool, tmp_path: Path
     name = "model.layers.0.self_attn.rotary_emb.inv_freq"
     edit_weights(weights_of(folder), **{name: (5e5 ** (-torch.arange(4) / 4)).bfloat16()})
     notes_of(folder)
+    others = {"visual.rotary_pos_emb.inv_freq": 1e4 ** (-torch.arange(8) / 8)}
+    edit_weights(weights_of(folder), **others)
+    assert notes_of(folder) == ("left out: 1 weight of parts that read no text, visual.*",)
     edit_weights(weights_of(folder), **{name: 1e4 ** (-torch.arange(4) / 4)})
     with refused(CheckpointError, name):
         notes_of(folder)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from specexport.bundle import LAST
-from specexport.errors import CheckpointError, ParameterError, UnsupportedModelError
+from specexport.errors import CheckpointError, OutputError, ParameterError, UnsupportedModelError
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.hidden_drafts import checkpoint
 from specexport.exporter.hidden_drafts.base import tapped
@@ -191,6 +191,10 @@ def test_layer_ids_that_could_mean_both(
     with refused(CheckpointError, folder, "--draft-taps", "20.0%", field="draft"):
         _ = found(folder, target).taps
     assert found(folder, target, taps=(2, 3, 5)).taps == (2, 3, 5)
+    assert len(measured) == 1
+    monkeypatch.setattr("specexport.exporter.memory.available", lambda: 1 << 20)
+    with refused(OutputError, "--draft-taps", code="out_of_memory"):  # before the target is loaded
+        _ = found(folder, target).taps
     assert len(measured) == 1
 
 
@@ -402,6 +406,7 @@ def test_keys_that_change_nothing(target: Path, tmp_path: Path) -> None:
         (save_original, dict(intermediate_size=40), ("mlp",)),
         (save_original, dict(hidden_act="x"), ("config.json", "x")),
         (save_original, dict(rope_theta="x"), ("config.json",)),
+        (save_original, dict(rope_scaling="linear"), ("config.json", "linear")),
         (save_deepspec, dict(num_target_layers=36), (36, TARGET_LAYERS)),
         (save_speculators, dict(transformer_layer_config=None), ("transformer_layer_config",)),
         (save_speculators, dict(layer=dict(layer_types=["sliding_attention"])), ("sliding_window",)),
