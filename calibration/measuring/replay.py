@@ -30,7 +30,7 @@ class ReplayedRound:
 
     context: tokens in the caches before the round, without the last token, whose row is not written yet.
     passes: of the draft model; more than draft tokens if one was left out, fewer if others were looked up.
-    behind: rows that the draft model must catch up on first, since earlier rounds were drafted without it.
+    missing_rows: rows that the draft model must catch up on first, since earlier rounds were drafted without it.
     num_looked_up: how many of the draft tokens, the last ones, were looked up.
     """
 
@@ -56,10 +56,8 @@ class ReplayedRound:
     def seconds(self, at: CostsAt) -> float:
         """The time of the round by the measured costs."""
         costs = at(self.context + 1)
-        if self.looked_up:
-            return costs.looked_up(self.num_drafted)
-        rows = self.missing_rows * costs.draft_prefill
-        return costs.rounds[self.num_drafted] + costs.beyond(self.num_drafted, self.passes) + rows
+        rows = self.missing_rows if self.passes else 0
+        return costs.seconds(self.num_drafted, self.passes) + rows * costs.draft_prefill
 
 
 def replay(

@@ -125,7 +125,6 @@ class CostMeter:
         self._has_model = self._draft != NO_DRAFT
         self._reads = session.bundle.manifest.draft_called(self._draft).model.reads if self._has_model else None
         self._slots = self._reads.slots if self._reads is not None else 0
-        self._block: list[float] = []
 
     def work(self, context: int, burst: int) -> float:
         """How long `time` takes, as `reading` counts. burst: its number in a visit to the context, where `enough` may
@@ -196,7 +195,6 @@ class CostMeter:
             target_prefill=median(one.target_prefill for one in self._times if one.target_prefill is not None),
             draft_prefill=median(one.draft_prefill for one in self._times if one.draft_prefill is not None),
             points=points,
-            block=median(self._block or [0.0]),
         )
 
     def _burst(self, prompt: list[int], k: int, rounds: int, speculate: bool = False) -> tuple[float, list[RoundTime]]:
@@ -266,9 +264,7 @@ class CostMeter:
         if self._slots:  # its pass gives the first token, a further one costs what the chain does
             last = min(self._slots, self._most)
             first, every = (float(np.median(by_k[k][1])) for k in (1, last))
-            more = max(0.0, every - first) / max(1, last - 1)
-            draft = [more]
-            self._block.append(max(0.0, first - more))
+            draft = [max(0.0, every - first) / max(1, last - 1)]
         host = tuple(_measured(np.maximum(0.0, whole - draft - target)) for whole, draft, target in by_k)
         verify = _rising([_measured(target) for _, _, target in by_k])
         return CostPoint(context, rounds, _measured(draft), verify, host)

@@ -222,8 +222,9 @@ class AdaptiveSchedule:
             keep = 1.0 - 1.0 / RECENT
             state.tokens = keep * state.tokens + accepted + 1
             passes = max(self._passes, by_model)
-            beyond = self._table.beyond(drafted, passes) if self._model else 0.0
-            state.seconds = keep * state.seconds + self._rounds[drafted] + beyond
+            expected = self._table.seconds(drafted, passes)
+            slower = state.timing.factors[drafted] if state.timing else 1.0
+            state.seconds = keep * state.seconds + expected * slower
             if self._match is not None and self._match[0] == by_model < drafted:
                 self._learn_match(self._match[1], drafted - by_model, accepted - by_model)
 
@@ -260,6 +261,5 @@ class AdaptiveSchedule:
         if not self._follows:
             timing.pause()
         elif not outcome.num_candidates:
-            expected = table.rounds[drafted] + table.beyond(drafted, passes)
-            timing.observe(drafted, timing.clock() - self._started, expected)
+            timing.observe(drafted, timing.clock() - self._started, table.seconds(drafted, passes))
         self._follows = True

@@ -8,12 +8,10 @@ round.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-
-from ...strict import OPTIONAL
+from dataclasses import dataclass, replace
 
 COSTS = "costs.json"
-COSTS_VERSION = 1
+COSTS_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class CostPoint:
     k goes from 0 to the bundle's max_draft_tokens in `rounds` and `host`.
 
     rounds[k]: a whole round that drafts k tokens with the model, the host's part included; rounds[0] is a plain one,
-    t1. draft: one draft pass, d. verify[m - 1]: a target pass over m tokens, v(m). host[k]: the round without its
+    t1. draft: one draft pass, d, in the mean; of a draft of blocks what each token after the first adds. verify[m - 1]: a target pass over m tokens, v(m). host[k]: the round without its
     passes, h. Where the device runs whole rounds, draft and verify follow from the differences between rounds: d = 0,
     v(m) = rounds[m - 1].
     """
@@ -84,7 +82,6 @@ class RoundCosts:
     verify: tuple[float, ...]
     host: tuple[float, ...]
     draft_prefill: float  # per token
-    block: float = 0.0  # of a draft of blocks, what the first token costs more than each further one
 
     @property
     def plain(self) -> float:
@@ -95,9 +92,12 @@ class RoundCosts:
         """A round whose draft was looked up: v(k + 1) + h."""
         return self.verify[num_draft_tokens] + self.host[num_draft_tokens]
 
-    def beyond(self, num_drafted: int, passes: int) -> float:
-        """Seconds of `passes` of the draft, where `rounds[num_drafted]` has one a token; negative if they are fewer."""
-        return (passes - num_drafted) * self.draft + (self.block if passes and not num_drafted else 0.0)
+    def seconds(self, num_draft_tokens: int, passes: int) -> float:
+        """A round after as many passes of the draft as in rounds that draft `passes` tokens with the model: more if a
+        token was left out, fewer if others were looked up.
+        """
+        drafting = max(0.0, self.rounds[passes] - self.looked_up(passes))
+        return drafting + self.looked_up(num_draft_tokens)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Costs:
 
     bundle: `bundle_identity` with that draft. host: `describe_host`. engine: its name. threads: as given to `load`.
 
-    target_prefill, draft_prefill: seconds per prompt token. block: as of `RoundCosts`. points: by rising context.
+    target_prefill, draft_prefill: seconds per prompt token. points: by rising context.
     """
 
     schema_version: int
@@ -118,7 +118,6 @@ class Costs:
     target_prefill: float
     draft_prefill: float
     points: tuple[CostPoint, ...]
-    block: float = field(default=0.0, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if self.schema_version != COSTS_VERSION:
@@ -129,8 +128,6 @@ class Costs:
         for name in ("target_prefill", "draft_prefill"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be the seconds per token")
-        if not 0 <= self.block < math.inf:
-            raise ValueError(f"block is {self.block}; it must be seconds")
         if len({len(point.rounds) for point in self.points}) > 1:
             raise ValueError("the contexts have costs of different numbers of tokens")
 
@@ -167,5 +164,4 @@ class Costs:
             mixed(low.verify, high.verify),
             mixed(low.host, high.host),
             self.draft_prefill,
-            self.block,
         )

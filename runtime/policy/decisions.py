@@ -35,9 +35,9 @@ class Decisions:
     routing: chooses the draft where no route is named, None where the default's drafter does.
 
     measure: called for the costs of a draft that has none, None to draft a fixed number. first_draft: the bundle's,
-    whose costs those of lookups alone are. states: of this session, by route, or by drafter where the policy does not
-    choose it; requests with a grammar have their own. routed_states: of requests that are routed, by drafter.
-    timings: by drafter, on `clock`.
+    whose costs those of lookups alone are. states: of this session, by route; requests with a grammar have their own.
+    drafter_states: the same by drafter, where the policy does not choose it. routed_states: of requests that are
+    routed, by drafter. timings: by drafter, on `clock`.
 
     survivals: of the drafts whose confidence is read while they draft. open_draft: opens one. looks_up: the default
     drafter looks tokens up before it asks the first draft.
@@ -53,6 +53,7 @@ class Decisions:
     open_draft: Callable[[str], OpenedDraft] | None = None
     clock: Callable[[], float] = perf_counter
     states: dict[tuple[str | None, bool], RouteState] = field(default_factory=dict)
+    drafter_states: dict[tuple[str | None, bool], RouteState] = field(default_factory=dict)
     routed_states: dict[str, RouteState] = field(default_factory=dict)
     timings: dict[str, Timing] = field(default_factory=dict)
     _predictors: dict[str, AcceptancePredictor | None] = field(default_factory=dict)
@@ -148,7 +149,7 @@ class Decisions:
         was fitted to free text.
         """
         entry = RoutePolicy("undecided", drafter, most, "adaptive", (GUESS,) * most, None)
-        return self._adaptive(entry, drafter, most, seeded, constrained) or FixedSchedule(most)
+        return self._adaptive(entry, self.drafter_states, drafter, most, seeded, constrained) or FixedSchedule(most)
 
     def schedule(
         self, route: str | None, most: int, constrained: bool = False, seeded: bool = False
@@ -158,12 +159,18 @@ class Decisions:
         entry = self.policy.of(route)
         if entry.mode == "adaptive":
             key = route if route in self.policy.routes else None
-            if (made := self._adaptive(entry, key, most, seeded, constrained)) is not None:
+            if (made := self._adaptive(entry, self.states, key, most, seeded, constrained)) is not None:
                 return entry.drafter, made
         return entry.drafter, FixedSchedule(entry.num_draft_tokens if entry.verdict != "off" else 0)
 
     def _adaptive(
-        self, entry: RoutePolicy, key: str | None, most: int, seeded: bool, constrained: bool
+        self,
+        entry: RoutePolicy,
+        states: dict[tuple[str | None, bool], RouteState],
+        key: str | None,
+        most: int,
+        seeded: bool,
+        constrained: bool,
     ) -> Schedule | None:
         """None where costs are unknown."""
         costs = self.costs_of(entry.drafter)
@@ -172,7 +179,7 @@ class Decisions:
         state = RouteState(alone=True)
         if not seeded:
             timing = None if constrained else self._timing(entry.drafter, costs)
-            state = self.states.setdefault((key, constrained), RouteState(timing=timing))
+            state = states.setdefault((key, constrained), RouteState(timing=timing))
         predictor = None if constrained else self.acceptance_predictor(entry.drafter)
         return adaptive_schedule(entry, costs, predictor, state, most)
 

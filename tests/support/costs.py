@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 
 
 def time(seconds: float) -> MeasuredTime:
@@ -20,4 +20,4 @@ def flat_point(draft: float, row: float = 0.0, host: float = 0.0, most: int = 4,
 
 
 def costs_at(*points: CostPoint, **changes: Any) -> Costs:
-    return replace(Costs(1, "b", "h", "e", 0, "", 0.01, 0.0, points), **changes)
+    return replace(Costs(COSTS_VERSION, "b", "h", "e", 0, "", 0.01, 0.0, points), **changes)

@@ -105,7 +105,7 @@ def test_what_drafts_where_nothing_says_it(make_session: MakeSession) -> None:
         session.engine = replace(session.engine, rounds=rounds)  # type: ignore[arg-type]
         session.adapt()
         session.stream(PROMPT).close()
-        assert {*session.decisions.states} == {(wanted, False)}
+        assert {*session.decisions.drafter_states} == {(wanted, False)}
 
 
 def test_a_session_learns_from_its_requests(make_session: MakeSession) -> None:
@@ -116,13 +116,13 @@ def test_a_session_learns_from_its_requests(make_session: MakeSession) -> None:
     shifts = []
     for place in range(6):
         session.generate([place] * 9, max_new_tokens=40)
-        shifts.append(session.decisions.states["ngram+draft", False].prior)
+        shifts.append(session.decisions.drafter_states["ngram+draft", False].prior)
     assert shifts == sorted(shifts, reverse=True)
     assert shifts[-1] < -0.2
     session.generate([9] * 9, max_new_tokens=40, temperature=1.0, seed=1)
-    assert session.decisions.states["ngram+draft", False].prior == shifts[-1]
+    assert session.decisions.drafter_states["ngram+draft", False].prior == shifts[-1]
     session.generate([9] * 9, max_new_tokens=40, seed=1)  # greedy: the seed decides nothing
-    assert session.decisions.states["ngram+draft", False].prior < shifts[-1]
+    assert session.decisions.drafter_states["ngram+draft", False].prior < shifts[-1]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema_version": 99}'])

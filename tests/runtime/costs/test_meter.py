@@ -56,7 +56,6 @@ def test_of_a_block_the_first_token_and_a_further_one(clock: Clock, tmp_path: Pa
     meter.measure(3)
     costs = meter.costs()
     assert costs.at(50).draft == pytest.approx(DRAFT, rel=0.02)
-    assert costs.block == pytest.approx(0.1 * DRAFT, rel=0.2)
     assert costs.at(50).rounds[3] == pytest.approx(1.0 + 0.3 + 3.1 * DRAFT, abs=0.02)
 
 

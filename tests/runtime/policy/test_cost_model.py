@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 
 import pytest
 from specexport.errors import BundleError
-from specexport.runtime.policy.cost_model import CostPoint, Costs, MeasuredTime
+from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from specexport.strict import parse
 from support.refusals import refused
 
@@ -25,7 +25,7 @@ def point(context: int, scale: float) -> CostPoint:
 
 
 NOTHING = MeasuredTime(0.0, 0.0, 0.0)
-COSTS = Costs(1, "bundle", "host", "onnxruntime", 0, "now", 0.01, 0.001, (point(100, 1.0), point(300, 2.0)))
+COSTS = Costs(COSTS_VERSION, "bundle", "host", "onnxruntime", 0, "now", 0.01, 0.001, (point(100, 1.0), point(300, 2.0)))
 
 
 def test_between_two_contexts_on_the_line() -> None:
@@ -74,7 +74,7 @@ def test_damage_is_named() -> None:
         lambda: replace(good, context=0),
         lambda: replace(COSTS, points=()),
         lambda: replace(COSTS, points=COSTS.points[::-1]),
-        lambda: replace(COSTS, schema_version=2),
+        lambda: replace(COSTS, schema_version=1),
     ):
         with refused(ValueError):
             damage()
@@ -82,10 +82,10 @@ def test_damage_is_named() -> None:
         parse(Costs, {key: value for key, value in asdict(COSTS).items() if key != "points"}, "costs.json")
 
 
-def test_a_round_that_only_asked_has_paid_for_its_pass() -> None:
-    at = COSTS.at(100)
-    assert [at.beyond(2, passes) for passes in (1, 2, 3)] == pytest.approx([-0.2, 0.0, 0.2])
-    assert at.beyond(0, 1) == pytest.approx(0.2)
-    block = replace(COSTS, block=0.7).at(100)
-    assert (block.beyond(0, 0), block.beyond(1, 2)) == pytest.approx((0.0, 0.2))
-    assert block.beyond(0, 1) == pytest.approx(0.2 + 0.7)
+def test_a_round_takes_its_passes_of_the_draft_and_its_rows() -> None:
+    dear = replace(point(100, 1.0), rounds=(time(1.1), time(1.8), time(2.2)))  # the first pass takes 0.5, a second 0.1
+    at = replace(COSTS, points=(dear,)).at(100)
+    for tokens in range(3):
+        for passes, drafting in enumerate((0.0, 0.5, 0.6)):
+            assert at.seconds(tokens, passes) == pytest.approx(drafting + at.looked_up(tokens))
+        assert at.seconds(tokens, tokens) == pytest.approx(at.rounds[tokens])
