@@ -67,6 +67,18 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """The same where the file system has locks. Raises `BlockingIOError` if another process holds it, and OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if not _locks(descriptor):
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def write_whole(path: Path, content: bytes | memoryview) -> None:
     """Replace the file atomically; its content is synced to disk before the rename, and its folder after it.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ..atomic import discard, locked, sync
+from ..atomic import alone, discard, sync
 from ..bundle import MANIFEST, Bundle, Manifest, write_manifest
 from ..errors import OutputError
 
@@ -27,7 +27,7 @@ def replace_manifest(
     command changes it, or changed it meanwhile.
     """
     try:
-        with locked(bundle.root):
+        with alone(bundle.root):
             _replace(bundle, manifest, scratch, moved, recompiled_engine)
     except BlockingIOError:
         raise OutputError(

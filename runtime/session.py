@@ -170,8 +170,8 @@ class Session:
         with self._running:
             self._check_free()
             if self.engine.warm_up is not None:
+                self.reset()  # before rows are written of which it knows nothing, in case this is interrupted
                 self.engine.warm_up()
-                self.reset()
         self.decisions.prepare()
         for name in self.decisions.drafts:
             self.drafts.open(name)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from specexport import atomic
-from specexport.atomic import lock, swap, temporary_file, temporary_folder, write_whole
+from specexport.atomic import alone, lock, swap, temporary_file, temporary_folder, write_whole
 from specexport.calibration.measuring.journal import Journal
 from specexport.errors import OutputError
 
@@ -25,7 +25,7 @@ LEFT = "tmp-0123abcd"  # of a process that was killed: nobody holds its lock
 WRITES = """
 import sys
 from pathlib import Path
-from specexport.atomic import temporary_file
+from specexport.atomic import alone, temporary_file
 with temporary_file(Path(sys.argv[1]), b"half"):
     print("writing", flush=True)
     sys.stdin.read()
@@ -149,7 +149,8 @@ def test_without_locks_it_writes_and_what_was_left_stays(
     (tmp_path / f".a.{LEFT}").touch()
     monkeypatch.setattr(atomic, "lock", none)
     write_whole(tmp_path / "a", json.dumps("x").encode())
-    assert names(tmp_path) == [f".a.{LEFT}", "a"]
+    with alone(tmp_path):
+        assert names(tmp_path) == [f".a.{LEFT}", "a"]
 
 
 IMPORTS = """

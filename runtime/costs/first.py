@@ -19,7 +19,6 @@ from ...strict import parse, read_json
 from ...user_cache import user_cache
 from ..policy.cost_model import Costs
 from ..policy.host_identity import bundle_identity, describe_host
-from ..state.cached_decoder import Cancelled
 from .meter import CostMeter, Metered
 
 # The context where most requests begin; the relative cost of rounds changes slowly with the context.
@@ -46,8 +45,6 @@ def first_costs(session: Metered, draft: str) -> Costs | None:
     try:
         meter.measure(MAX_TURNS)
         costs = meter.costs()
-    except StopIteration:  # the stream of a measurement was cancelled
-        raise Cancelled from None
     except EngineError:  # no numbers for random tokens
         return None
     return _keep(costs, path)

@@ -22,11 +22,12 @@ from ...bundle import NO_DRAFT, Bundle
 from ...engines.base import Engine
 from ...errors import ParameterError
 from ..drafting.drafts import Drafts
+from ..loop.chunks import Chunk
 from ..policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from ..policy.host_identity import bundle_identity, describe_host
 from ..policy.schedule import FixedSchedule, Schedule
 from ..sampling.parameters import UNADJUSTED, SamplingParameters
-from ..state.cached_decoder import CachedDecoder
+from ..state.cached_decoder import CachedDecoder, Cancelled
 from ..stream import Stream
 
 # Timed rounds per generation, unless told otherwise: few, so that turns are short. The first round is not timed: it
@@ -198,7 +199,7 @@ class CostMeter:
         )
 
     def _burst(self, prompt: list[int], k: int, rounds: int, speculate: bool = False) -> tuple[float, list[RoundTime]]:
-        """The seconds of the prefill, and the times of `rounds` rounds after the first one.
+        """The seconds of the prefill, and the times of `rounds` rounds after the first one. Raises `Cancelled`.
 
         speculate: whether rounds of no draft tokens are those of a request that drafts.
         """
@@ -209,12 +210,12 @@ class CostMeter:
             **UNADJUSTED, stop_token_ids=(), max_new_tokens=most, speculate=speculate or k > 0, drafter=drafter
         )
         stream = session.stream(prompt, params, schedule)
-        statistics = next(stream).statistics
+        statistics = _round(stream).statistics
         prefill = statistics.prefill_seconds
         times: list[RoundTime] = []
         for _ in range(rounds):
             draft, target, start = statistics.draft_seconds, statistics.target_seconds, perf_counter()
-            next(stream)
+            _round(stream)
             whole = perf_counter() - start
             times.append((whole, statistics.draft_seconds - draft, statistics.target_seconds - target))
         stream.close()
@@ -241,6 +242,7 @@ class CostMeter:
         target = self._session.engine.target
         times: list[RoundTime] = []
         if target.resumable(context) != context:
+            self._session.reset()  # before rows are written of which it knows nothing
             CachedDecoder(target, self._session.bundle.manifest.contract.prompt_chunk).prefill([1] * context, context)
         for _ in range(self._burst_rounds + 1):
             start = perf_counter()
@@ -268,6 +270,13 @@ class CostMeter:
         host = tuple(_measured(np.maximum(0.0, whole - draft - target)) for whole, draft, target in by_k)
         verify = _rising([_measured(target) for _, _, target in by_k])
         return CostPoint(context, rounds, _measured(draft), verify, host)
+
+
+def _round(stream: Stream) -> Chunk:
+    chunk = next(stream, None)
+    if chunk is None or chunk.finish_reason == "cancelled":
+        raise Cancelled
+    return chunk
 
 
 def _leveled(turns: Sequence[Sequence[NDArray[np.float64]]]) -> list[list[NDArray[np.float64]]]:

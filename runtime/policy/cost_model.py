@@ -39,9 +39,9 @@ class CostPoint:
     k goes from 0 to the bundle's max_draft_tokens in `rounds` and `host`.
 
     rounds[k]: a whole round that drafts k tokens with the model, the host's part included; rounds[0] is a plain one,
-    t1. draft: one draft pass, d, in the mean; of a draft of blocks what each token after the first adds. verify[m - 1]: a target pass over m tokens, v(m). host[k]: the round without its
-    passes, h. Where the device runs whole rounds, draft and verify follow from the differences between rounds: d = 0,
-    v(m) = rounds[m - 1].
+    t1. draft: one draft pass, d, in the mean; of a draft of blocks what each token after the first adds. verify[m - 1]:
+    a target pass over m tokens, v(m). host[k]: the round without its passes, h. Where the device runs whole rounds,
+    draft and verify follow from the differences between rounds: d = 0, v(m) = rounds[m - 1].
     """
 
     context: int

@@ -114,6 +114,7 @@ def verify_session(
     else:
         requests = [(prompt, max_new_tokens) for prompt in _proof_prompts(session)]
     drafts = [(manifest.draft_called(name), session.drafts.open(name)) for name in session.drafts.names]
+    session.reset()  # from here on, rows are written of which it knows nothing
     with stage("parity", 1 + len(drafts)) as announce:
         announce("target")
         proofs = _parity(session, manifest.target, OpenedDraft(session.engine.target), "target")
@@ -121,7 +122,6 @@ def verify_session(
             announce(draft.label)
             proofs += _parity(session, draft.model, opened, draft.label)
         rows = measure_rows(session.engine.target, _proof_tokens(session)[:ROW_TOKENS], manifest.contract)
-        session.reset()
     sampled: tuple[Sampled, ...] = ()
     if trials:
         with stage("L3", len(VERIFY)) as announce:
@@ -165,8 +165,8 @@ def _sample(
     """L3 after `prompt`, or as much of it as leaves room."""
     contract, target = session.bundle.manifest.contract, session.engine.target
     prompt = prompt[: contract.capacity - SAMPLED_LENGTH - 2 * contract.widest_step]
+    session.reset()
     expected = exact_joint(target, prompt, SAMPLED, SAMPLED_LENGTH, contract.prompt_chunk)
-    session.reset()  # its cache was written without its knowledge
     for verification in VERIFY:
         announce(f"{verification} verification")
         way = replace(SAMPLED, drafter=drafter, verification=verification, num_draft_tokens=session.max_draft_tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,17 @@ def test_a_broken_draft_is_no_hindrance_without_it(tmp_path: Path) -> None:
     session = fake_session(tmp_path, Healthy(), Breaks(0))
     for options in ({"speculate": False}, {"drafter": "ngram"}):
         assert session.generate(PROMPT, max_new_tokens=9, **options).tokens == expected(session, PROMPT, 9)
+
+
+def test_warming_up_that_is_interrupted_leaves_no_wrong_rows(tmp_path: Path) -> None:
+    session = fake_session(tmp_path, FakeDecoder(vocab_size=FEW), FakeDecoder(vocab_size=FEW, seed=1))
+    wanted = session.generate(PROMPT, max_new_tokens=8).tokens
+
+    def warm_up() -> None:
+        session.engine.target.step([0, 0], 0)
+        raise KeyboardInterrupt
+
+    session.engine = replace(session.engine, warm_up=warm_up)
+    with pytest.raises(KeyboardInterrupt):
+        session.prepare()
+    assert session.generate(PROMPT, max_new_tokens=8).tokens == wanted

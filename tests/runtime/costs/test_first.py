@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -185,6 +185,40 @@ def test_cancelled_while_it_measures(make_session: MakeSession, clock: Clock, me
     assert not session.decisions.costs
     assert session.generate(PROMPT, max_new_tokens=9).finish_reason == "length"
     assert session.decisions.costs["draft"] is not None
+
+
+def test_a_round_that_is_cancelled_is_no_cost(make_session: MakeSession, clock: Clock, tmp_path: Path) -> None:
+    """Cancelled at each of the last passes of a measurement: costs are whole, or there are none."""
+
+    class Counting(Timed):
+        passes, at = 0, -1
+
+        def step(self, tokens: Sequence[int], position: int) -> Logits:
+            self.passes += 1
+            if self.passes == self.at:
+                session.cancel()
+            return super().step(tokens, position)
+
+    def run(at: int = -1) -> None:
+        target.passes, target.at = 0, at
+        session.prepare()
+
+    target = Counting(clock, 1.0, 0.0, seed=1)
+    session = make_session(target=target)
+    run()
+    whole, few = session.decisions.costs["draft"], 0
+    assert whole is not None
+    for at in range(target.passes - 6, target.passes + 1):
+        session = make_session(target=target)
+        (file,) = (tmp_path / "cache/specexport/costs").iterdir()
+        file.unlink()
+        run(at)
+        costs = session.decisions.costs.get("draft")
+        few += costs is None
+        for one in costs.points if costs is not None else ():
+            assert [time.p10 for time in one.rounds] == pytest.approx([time.p10 for time in whole.points[0].rounds])
+        session.prepare()
+    assert few
 
 
 def test_beside_a_wrong_prediction_the_model_drafts_as_much_as_pays(make_session: MakeSession) -> None:
