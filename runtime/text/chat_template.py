@@ -31,10 +31,14 @@ class ChatTemplate:
 
     @cached_property
     def variables(self) -> frozenset[str]:
-        """The variables that it reads besides messages, tools and special tokens, such as `enable_thinking`."""
+        """The variables that it reads besides messages, tools and special tokens, such as `enable_thinking`.
+
+        Raises `BundleError` when it cannot be parsed, `MissingPackageError` without jinja2.
+        """
+        environment = self._template.environment
         from jinja2 import meta
 
-        undeclared = meta.find_undeclared_variables(self._template.environment.parse(self.source))
+        undeclared = meta.find_undeclared_variables(environment.parse(self.source))
         return frozenset(name for name in undeclared if not is_reserved(name))
 
     def setting(self, variables: Variables) -> ChatTemplate:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import SupportsFloat
+from typing import Literal, SupportsFloat
 
 from tokenizers import Tokenizer
 
@@ -71,7 +71,7 @@ class PromptEncoder:
         """
         if others := [type(tool).__name__ for tool in tools if type(tool) is not Tool]:
             raise ToolsError(f"a tool is of type {others[0]}; send tools over HTTP, or to the app of create_app")
-        tokens = self._tokens(prompt, tools, variables or {})
+        tokens, field = self._tokens(prompt, tools, variables or {})
         capacity = self._manifest.longest
         self._check_ids("prompt", tokens)
         if not tokens:
@@ -80,7 +80,7 @@ class PromptEncoder:
             raise LongPromptError(
                 f"the prompt has {len(tokens)} tokens, the bundle's capacity is {capacity}, including at least one to "
                 "generate; shorten it or build with a larger --max-seq-len",
-                "messages" if isinstance(prompt, list) and isinstance(prompt[0], Mapping) else "prompt",
+                field,
                 tokens=len(tokens),
                 capacity=capacity,
             )
@@ -150,9 +150,12 @@ class PromptEncoder:
         # If the end marker ends the answer as well, nothing follows it.
         return None if thinking is None or stops & {number for _, number in thinking.atoms} else thinking
 
-    def _tokens(self, prompt: Prompt, tools: Sequence[Tool], variables: Variables) -> list[int]:
+    def _tokens(
+        self, prompt: Prompt, tools: Sequence[Tool], variables: Variables
+    ) -> tuple[list[int], Literal["prompt", "messages"]]:
+        """Also what they were made of."""
         if isinstance(prompt, str):
-            return self._encode_text(prompt)
+            return self._encode_text(prompt), "prompt"
         parts = None if isinstance(prompt, bytes | Mapping) else items(prompt)  # an iterator yields its items only once
         if parts is None:
             raise PromptError(
@@ -160,14 +163,15 @@ class PromptEncoder:
                 "prompt",
             )
         if any(isinstance(item, Mapping) for item in parts):
-            return self._encode_messages(check_messages(parts), tools, variables)
+            return self._encode_messages(check_messages(parts), tools, variables), "messages"
         if all(type(item) is int for item in parts):  # as `encode` returns them: a server gives them back
-            return list(parts)
+            return list(parts), "prompt"
         for place, item in enumerate(parts):
             if not isinstance(item, SupportsFloat):
                 kind = f"item {place} of the prompt is of type {type(item).__name__}"
                 raise PromptError(f"{kind}; give token ids, or messages as dicts (pydantic's model_dump())", "prompt")
-        return [whole_number(f"token {place} of the prompt", item, "prompt") for place, item in enumerate(parts)]
+        tokens = [whole_number(f"token {place} of the prompt", item, "prompt") for place, item in enumerate(parts)]
+        return tokens, "prompt"
 
     def _encode_text(self, text: str) -> list[int]:
         """Special tokens that the text spells become tokens, as in transformers."""

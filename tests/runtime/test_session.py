@@ -14,6 +14,8 @@ from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.doubles import BOS, CONTRACT, EOS, VOCAB, FakeDecoder, fake_session, greedy_tokens
 from support.refusals import refused
+from support.scripted import scripted_session
+from support.tool_templates import CHATML
 from tokenizers.processors import TemplateProcessing
 
 MakeSession = Callable[..., Session]
@@ -97,6 +99,13 @@ def test_a_prompt_that_fills_the_capacity_is_refused(make_session: MakeSession) 
     longest = session.generate([1] * (CONTRACT.capacity - 1))
     assert longest.tokens == expected(session, [1] * (CONTRACT.capacity - 1), 1)
     assert longest.finish_reason == "length"
+
+
+@pytest.mark.parametrize("kind", [list, tuple, iter])
+def test_messages_that_fill_the_capacity_are_refused(kind: Any, tmp_path: Path) -> None:
+    session = scripted_session(tmp_path, CHATML, "assistant\n")
+    with refused(PromptError, session.capacity, field="messages"):
+        session.encode(kind([{"role": "user", "content": "x" * session.capacity}]))
 
 
 def test_prompts_and_tools_of_other_types_are_refused(make_session: MakeSession) -> None:

@@ -119,6 +119,8 @@ def test_jinja2_is_asked_for_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with refused(MissingPackageError, "specexport[chat]"):
         render_chat(CHATML, CONVERSATION, {})
+    with refused(MissingPackageError, "specexport[chat]"):
+        _ = ChatTemplate(CHATML, {}).variables
 
 
 PARTS = [
