@@ -170,6 +170,9 @@ def _run(session: Any, settings: ServerSettings, listening: Listening, log: Unbl
             if log is not None:
                 log.wait(LAST_WRITES)
             os._exit(1)
+        for number in (signal.SIGTERM, signal.SIGINT):  # what is left takes no request along
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
         return 0 if listener.clean else 1
 
     code = asyncio.run(main())

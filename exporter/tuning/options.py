@@ -71,7 +71,7 @@ def split(requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
     if (longest := sum(request.max_new_tokens for request in judging)) < MIN_TOKENS:
         raise ParameterError(
             f"the answers to {len(judging)} held-out prompts can have at most {longest} tokens, expected {MIN_TOKENS}; "
-            "give more prompts, or raise --max-new-tokens",
+            "give more prompts, or longer answers: max_new_tokens in their lines, or else --max-new-tokens",
             "prompts",
         )
     return training, judging

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -53,6 +54,16 @@ def test_a_stream_ends_before_the_process_does(served_bundle: Path, tmp_path: Pa
     assert b"data: [DONE]" in found
     assert process.left() == 0
     assert [row["message"] for row in logged(process) if row["logger"] == "specexport.serve"] == ["draining"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_until_it_has_ended(served_bundle: Path, tmp_path: Path, number: signal.Signals) -> None:
+    process = ServerProcess(served_bundle, tmp_path / "log")
+    while process.process.poll() is None:
+        process.process.send_signal(number)
+        sleep(0.01)
+    assert process.left() in (0, 1)
+    assert "Traceback" not in process.log.read_text()
 
 
 def test_what_cannot_end_in_time_ends_with_an_error(served_bundle: Path, tmp_path: Path) -> None:
