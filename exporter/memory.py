@@ -8,22 +8,19 @@ products nothing and take memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
 
 from ..bundle import ELEMENT_BYTES, Family, Format, Precision, Role
-from ..errors import OutputError
 from .checkpoints.checkpoint import Checkpoint
+from .free_memory import BASE, available, require_free
 from .options import BuildOptions
 from .weights.experts import UNSTACKED, bare_stacks
 from .weights.fidelity import BATCH_TOKENS
 from .weights.fidelity import MAX_HELD_OUT_TOKENS as HELD_OUT_TOKENS
 
-# Python with torch, and the reference's activations.
-BASE = 700_000_000
 # In addition to the weights, in the precision they are traced in: while they are quantized those that are restored from
 # few bits, in fp32, and the few bits themselves; in the proof a graph over the restored ones. Where it is TensorRT's,
 # ONNX Runtime folds what restores them, and packs all that it has folded for its products before it lets the first go.
@@ -32,8 +29,6 @@ RESTORED_BYTES, FOLDED_BYTES = 4 + 1, 4 + 4 + 1
 LOGIT_ROWS = HELD_OUT_TOKENS + 4 * BATCH_TOKENS
 # What a weight takes in a session of ONNX Runtime, as its kernels keep it, scales included; and at most in a file.
 RUN_BYTES: dict[Format, float] = {"float": 4.0, "int8": 1.1, "int4": 0.9, "fp8": 1.1}
-MEMINFO = Path("/proc/meminfo")
-GROUP = Path("/sys/fs/cgroup")
 
 
 def require_memory(
@@ -57,41 +52,6 @@ def require_memory(
     remedy = f"with --precision and --draft-precision fp32, fp16 or bf16, or {remedy}"
     require_free(base + restored, what, remedy)  # more than the weights while they are loaded
     return True
-
-
-def require_free(needed: float, what: str, remedy: str) -> None:
-    """Raises `OutputError` where fewer than `needed` bytes are free; if that is unknown, the check passes.
-
-    remedy: what completes "build ...".
-    """
-    free = available()
-    if free is not None and needed > free:
-        raise OutputError(
-            f"{what} needs about {needed / 1e9:.1f} GB of memory, but only {free / 1e9:.1f} GB are free; "
-            f"close other programs, or build {remedy}",
-            code="out_of_memory",
-        )
-
-
-def available() -> int | None:
-    """Bytes that this process can still get without swapping: of the host, or of its control group if less."""
-    try:
-        lines = dict(line.split(":", 1) for line in MEMINFO.read_text(encoding="utf-8").splitlines())
-        free = int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, LookupError, ValueError):
-        return None
-    try:
-        statistics = dict(line.split() for line in (GROUP / "memory.stat").read_text(encoding="utf-8").splitlines())
-        # what was read of files is given back when needed
-        files = int(statistics["inactive_file"]) + int(statistics["active_file"])
-        return min(
-            free,
-            int((GROUP / "memory.max").read_text(encoding="utf-8"))
-            - int((GROUP / "memory.current").read_text(encoding="utf-8"))
-            + files,
-        )
-    except (OSError, LookupError, ValueError):  # no group, or one without a limit
-        return free
 
 
 # Of what one product copies in a pass, if no chunk is asked for: about a third of what Python with torch takes at a

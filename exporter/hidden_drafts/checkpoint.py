@@ -22,7 +22,7 @@ from ..checkpoints.find import find_checkpoint
 from ..checkpoints.gguf import GgufCheckpoint
 from ..checkpoints.half_precision import TORCH_DTYPES
 from ..checkpoints.source import first_line, read_tensor
-from ..memory import BASE, require_free
+from ..free_memory import BASE, require_free
 from ..weights.texts import read_texts
 from .assistant import AssistantCheckpoint
 from .base import HiddenDraft, ReadingCheckpoint, copied

@@ -17,17 +17,18 @@ inline Floats load_cache(const uint16_t* p) { return widen_fp16(p); }
 
 // The scores [R][KEYS] of R rows for 16 keys that lie behind each other: four keys at a time, and of the sixteen lanes
 // as many as a Piece has, so that all sums are registers.
-template <int R>
-inline void scores_of_rows(const float* queries, const float* keys, int size, float* scores) {
+template <int R, class T>
+inline void scores_of_rows(const float* queries, const T* keys, int size, float* scores) {
   Fours fours[R][4];
-  SPX_UNROLL(j, 4) SPX_UNROLL(p, PIECES) {
+  _Pragma("GCC unroll 1")  // else all of them are summed at the end, and spilled until then
+  for (int j = 0; j < 4; ++j) SPX_UNROLL(p, PIECES) {
     const int lane = p * (16 / PIECES);
-    const float *one = keys + 4 * j * size + lane, *two = one + size, *three = two + size, *four = three + size;
+    const T *one = keys + 4 * j * size + lane, *two = one + size, *three = two + size, *four = three + size;
     Piece sums[R][4] = {};
     for (int c = 0; c < size; c += 16) {
       Piece q[R];
       SPX_UNROLL(r, R) q[r] = load_piece(queries + r * size + lane + c);
-      const float* at[4] = {one + c, two + c, three + c, four + c};
+      const T* at[4] = {one + c, two + c, three + c, four + c};
       SPX_UNROLL(i, 4) {
         const Piece k = load_piece(at[i]);
         SPX_UNROLL(r, R) sums[r][i] = fma(q[r], k, sums[r][i]);
@@ -37,10 +38,21 @@ inline void scores_of_rows(const float* queries, const float* keys, int size, fl
   }
   SPX_UNROLL(r, R) store_fours(scores + r * KEYS, fours[r]);
 }
-inline void scores_of(const float* queries, const float* keys, int rows, int size, float* scores) {
-  int r = 0;
-  for (; r + SCORE_ROWS <= rows; r += SCORE_ROWS) scores_of_rows<SCORE_ROWS>(queries + r * size, keys, size, scores + r * KEYS);
-  for (; r < rows; ++r) scores_of_rows<1>(queries + r * size, keys, size, scores + r * KEYS);
+// In tiles of at most SCORE_ROWS rows, all of nearly the same size.
+template <class T>
+inline void scores_of(const float* queries, const T* keys, int rows, int size, float* scores) {
+  for (int r = 0; r < rows;) {
+    const int left = rows - r, tiles = (left + SCORE_ROWS - 1) / SCORE_ROWS, n = (left + tiles - 1) / tiles;
+    switch (n) {
+#define SPX_ROWS(R)                                                                                                \
+  case R:                                                                                                          \
+    if constexpr (R <= SCORE_ROWS) scores_of_rows<R>(queries + r * size, keys, size, scores + r * KEYS);           \
+    break;
+      SPX_ROWS(1) SPX_ROWS(2) SPX_ROWS(3) SPX_ROWS(4) SPX_ROWS(5)
+#undef SPX_ROWS
+    }
+    r += n;
+  }
 }
 
 constexpr int VALUE_ROWS = 6;  // rows for which values are read once
@@ -143,10 +155,13 @@ inline void attend_to(const Head& head, const float* queries, const Sight* sight
   for (int j = first_begin / 16 * 16; j < last_end; j += 16) {
     for (size_t i = 0; i < static_cast<size_t>(16 * size) * sizeof(T); i += 64)
       prefetch(reinterpret_cast<const char*>(keys + j * size) + AHEAD + i);
-    const float* sixteen = gathered;
-    if (sizeof(T) == sizeof(float) && j + 16 <= there) sixteen = reinterpret_cast<const float*>(keys + j * size);
-    else gather_keys<T>(head, nullptr, start_key + j, start_key + there, gathered);
-    scores_of(queries, sixteen, rows, size, all_scores + j);
+    // For many rows, keys are widened once.
+    if (j + 16 <= there && (sizeof(T) == sizeof(float) || rows <= 2 * SCORE_ROWS)) {
+      scores_of(queries, keys + j * size, rows, size, all_scores + j);
+    } else {
+      gather_keys<T>(head, nullptr, start_key + j, start_key + there, gathered);
+      scores_of(queries, gathered, rows, size, all_scores + j);
+    }
   }
   for (int r = 0; r < rows; ++r) {
     float* scores = all_scores + r * KEYS;

@@ -156,6 +156,7 @@ using Piece = __m256;
 using Fours = __m128;
 constexpr int PIECES = 2;
 inline Piece load_piece(const float* p) { return _mm256_loadu_ps(p); }
+inline Piece load_piece(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 inline Piece fma(Piece a, Piece b, Piece c) { return _mm256_fmadd_ps(a, b, c); }
 inline __m256 add_neighbours(__m256 a, __m256 b) {  // faster than vhaddps
   return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));

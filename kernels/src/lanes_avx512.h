@@ -126,7 +126,7 @@ inline BlockSums add_products(BlockSums a, const Nibbles& w, const int8_t* x) {
 inline Ints joined(const BlockSums (&a)[PARTS]) { return ints(sums_of_pairs(a[0].v)); }
 #endif
 
-constexpr int INT_ROWS = 8, FLOAT_ROWS = 8, INT_SUMS = 24, FLOAT_SUMS = 20, VALUE_SUMS = 24, SCORE_ROWS = 3;
+constexpr int INT_ROWS = 8, FLOAT_ROWS = 8, INT_SUMS = 24, FLOAT_SUMS = 20, VALUE_SUMS = 24, SCORE_ROWS = 5;
 
 // All sixteen lanes, and the sums of four, each in the order of `sum`: first of quarters, in which four sums fill the
 // lanes, then of all when sixteen are stored.
@@ -134,6 +134,7 @@ using Piece = Floats;
 using Fours = Floats;
 constexpr int PIECES = 1;
 inline Piece load_piece(const float* p) { return load(p); }
+inline Piece load_piece(const uint16_t* p) { return widen_fp16(p); }
 inline __m512 add_neighbours(__m512 a, __m512 b) {
   return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
 }

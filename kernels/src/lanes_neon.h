@@ -153,6 +153,9 @@ struct Piece {
 using Fours = float32x4_t;
 constexpr int PIECES = 2;
 inline Piece load_piece(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
+inline Piece load_piece(const uint16_t* p) {
+  return {vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))), vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4)))};
+}
 inline Piece fma(Piece a, Piece b, Piece c) { return {vfmaq_f32(c.low, a.low, b.low), vfmaq_f32(c.high, a.high, b.high)}; }
 inline Fours four_sums(const Piece (&a)[4]) {
   const float32x4_t left = vpaddq_f32(vpaddq_f32(a[0].low, a[0].high), vpaddq_f32(a[1].low, a[1].high));

@@ -165,6 +165,7 @@ using Piece = Floats;
 using Fours = Floats;  // of which the first four lanes are used
 constexpr int PIECES = 1;
 inline Piece load_piece(const float* p) { return load(p); }
+inline Piece load_piece(const uint16_t* p) { return widen_fp16(p); }
 inline Fours four_sums(const Piece (&a)[4]) { return {{sum(a[0]), sum(a[1]), sum(a[2]), sum(a[3])}}; }
 inline void store_fours(float* p, const Fours (&a)[4]) {
   for (int i = 0; i < 4; ++i) memcpy(p + 4 * i, a[i].lane, 4 * sizeof(float));

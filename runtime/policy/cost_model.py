@@ -96,8 +96,8 @@ class RoundCosts:
         """A round after as many passes of the draft as in rounds that draft `passes` tokens with the model: more if a
         token was left out, fewer if others were looked up.
         """
-        drafting = max(0.0, self.rounds[passes] - self.looked_up(passes))
-        return drafting + self.looked_up(num_draft_tokens)
+        rows = self.looked_up(num_draft_tokens) - self.looked_up(passes)
+        return max(self.verify[num_draft_tokens], self.rounds[passes] + rows)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 from specexport.errors import OutputError
-from specexport.exporter import build, memory
+from specexport.exporter import build, free_memory, memory
 from specexport.exporter.checkpoints.checkpoint import Checkpoint
 from specexport.exporter.checkpoints.find import find_checkpoint
 from specexport.exporter.export_model import ModelExport
-from specexport.exporter.memory import available, copied_weights, prompt_chunk, quantized_bytes, require_memory
+from specexport.exporter.free_memory import available
+from specexport.exporter.memory import copied_weights, prompt_chunk, quantized_bytes, require_memory
 from specexport.exporter.options import BuildOptions, CalibrationTexts
 from specexport.exporter.recipe_choice import Quantizing
 from support.refusals import refused
@@ -21,8 +22,8 @@ from transformers import AutoConfig
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A host with 8 GB free."""
     (tmp_path / "meminfo").write_text("MemTotal: 16000000 kB\nMemAvailable:    7812500 kB\n")
-    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "GROUP", tmp_path)
+    monkeypatch.setattr(free_memory, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(free_memory, "GROUP", tmp_path)
     return tmp_path
 
 
@@ -131,9 +132,9 @@ def test_the_default_chunk_holds_the_copies(
 
 def test_a_chunk_whose_copies_do_not_fit_is_refused(mixture: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     options = BuildOptions(prompt_chunk=100, precision="int8")
-    needed = memory.BASE + 100 * 4 * COPIED  # the proof copies restored weights
-    monkeypatch.setattr(memory, "available", lambda: needed)
+    needed = free_memory.BASE + 100 * 4 * COPIED  # the proof copies restored weights
+    monkeypatch.setattr(free_memory, "available", lambda: needed)
     assert build._contract([ModelExport(mixture, "target", ())], options).prompt_chunk == 100
-    monkeypatch.setattr(memory, "available", lambda: needed - 1)
+    monkeypatch.setattr(free_memory, "available", lambda: needed - 1)
     with refused(OutputError, "--prompt-chunk", code="out_of_memory"):
         build._contract([ModelExport(mixture, "target", ())], options)

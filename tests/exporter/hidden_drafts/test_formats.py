@@ -192,7 +192,7 @@ def test_layer_ids_that_could_mean_both(
         _ = found(folder, target).taps
     assert found(folder, target, taps=(2, 3, 5)).taps == (2, 3, 5)
     assert len(measured) == 1
-    monkeypatch.setattr("specexport.exporter.memory.available", lambda: 1 << 20)
+    monkeypatch.setattr("specexport.exporter.free_memory.available", lambda: 1 << 20)
     with refused(OutputError, "--draft-taps", code="out_of_memory"):  # before the target is loaded
         _ = found(folder, target).taps
     assert len(measured) == 1

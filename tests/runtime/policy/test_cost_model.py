@@ -88,4 +88,4 @@ def test_a_round_takes_its_passes_of_the_draft_and_its_rows() -> None:
     for tokens in range(3):
         for passes, drafting in enumerate((0.0, 0.5, 0.6)):
             assert at.seconds(tokens, passes) == pytest.approx(drafting + at.looked_up(tokens))
-        assert at.seconds(tokens, tokens) == pytest.approx(at.rounds[tokens])
+        assert at.seconds(tokens, tokens) == at.rounds[tokens]
