@@ -11,7 +11,6 @@ from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..bundle import NO_DRAFT
 from ..errors import MissingPackageError
 from ..runtime.costs.meter import CostMeter
 from ..runtime.hub import bundle_name
@@ -20,15 +19,15 @@ from ..runtime.policy.files import JOURNALS, check_writable, write_decision
 from ..runtime.policy.host_identity import bundle_identity, describe_host
 from ..runtime.policy.routes import POLICY, POLICY_VERSION, Policy
 from ..runtime.policy.routing import ROUTING
-from ..runtime.policy.survival import SURVIVAL, Survival
+from ..runtime.policy.survival import SURVIVAL
 from ..runtime.session import Session
 from .drafted import Drafted, normalized
-from .measuring.confidence import read_confidence
+from .measuring.confidence import Reading, read_confidence
 from .measuring.journal import Journal, own_path
 from .measuring.prompts import Progress, Request, silent
 from .measuring.record import Record, judged_tokens
 from .options import CalibrateOptions, drafters_of, models_of
-from .statistics.results import Analysis, SignalQuality
+from .statistics.results import Analysis
 from .steps import measure
 from .survival.fit import MIN_TOKENS, fit_survival
 from .verdicts.route_analysis import analyze_route
@@ -59,7 +58,7 @@ def calibrate(
         meters = {model: CostMeter(session, contexts, draft=model) for model in models_of(session, options)}
         recorded = measure(session, requests, options, journal, meters, progress)
         costs = normalized({model: meter.costs() for model, meter in meters.items()})
-        drafted = [_drafted(session, requests, model, recorded[model], costs[model], options) for model in meters]
+        drafted = [_drafted(session, model, recorded[model], costs[model]) for model in meters]
         analysis = _analyze(session, drafted, options, command)
         policy, routing = _policy(session, drafted, analysis, options), None
         if options.mode == "adaptive":
@@ -67,7 +66,7 @@ def calibrate(
             routing, unnamed = choose_routing(drafted, analysis.routes, vocab, made_for, analysis.made)
             analysis = replace(analysis, unnamed=unnamed)
         write_decision(session.bundle, costs, COSTS)
-        survivals = {one.model: one.survival for one in drafted if one.survival is not None}
+        survivals = {one.model: one.reading.survival for one in drafted if one.reading is not None}
         write_decision(session.bundle, survivals, SURVIVAL)
         if routing is not None:
             write_decision(session.bundle, routing, ROUTING)
@@ -93,29 +92,15 @@ def _contexts(session: Session, requests: Sequence[Request]) -> list[int]:
     return [low, round((low * high) ** 0.5), high, session.capacity]
 
 
-def _drafted(
-    session: Session,
-    requests: Sequence[Request],
-    model: str,
-    records: Sequence[Record],
-    costs: Costs,
-    options: CalibrateOptions,
-) -> Drafted:
+def _drafted(session: Session, model: str, records: Sequence[Record], costs: Costs) -> Drafted:
     """What was recorded with the draft `model`, and its confidence if reading it pays."""
-    survival, signals = _survival(session, model, records)
-    reading = read_confidence(session, requests, records, costs, survival, options.sampling_with(model))
-    if reading is not None and not worth_reading([one.trace for one in records], costs, reading, model):
-        reading = survival = None
-    return Drafted(model, tuple(records), costs, reading, survival, signals)
-
-
-def _survival(
-    session: Session, model: str, records: Sequence[Record]
-) -> tuple[Survival | None, tuple[SignalQuality, ...]]:
-    tokens = judged_tokens(records)
-    if model == NO_DRAFT or len(tokens) < MIN_TOKENS or len(set(tokens.request.tolist())) < 2:
-        return None, ()
-    return fit_survival(tokens, bundle_identity(session.bundle, model))
+    drafted, tokens = Drafted(model, tuple(records), costs), judged_tokens(records)
+    if len(tokens) < MIN_TOKENS or len(set(tokens.request.tolist())) < 2:
+        return drafted
+    survival, estimate = fit_survival(tokens, bundle_identity(session.bundle, model))
+    reading = Reading(survival, tuple(map(read_confidence, records)))
+    pays = worth_reading(drafted.traces, costs, reading, model)
+    return replace(drafted, reading=reading if pays else None, estimate=estimate)
 
 
 def _analyze(session: Session, drafted: Sequence[Drafted], options: CalibrateOptions, command: str) -> Analysis:
@@ -140,8 +125,8 @@ def _analyze(session: Session, drafted: Sequence[Drafted], options: CalibrateOpt
             analyze_route(route, [one.only(numbers) for one in drafted], criteria)
             for route, numbers in sorted(by_route.items())
         ),
-        signals=first.signals,
-        signal=first.survival.signal if first.survival is not None else None,
+        estimate=first.estimate,
+        reads_confidence=first.reading is not None,
     )
 
 
@@ -171,7 +156,7 @@ def _header(session: Session, requests: Sequence[Request], options: CalibrateOpt
     prompts = json.dumps([asdict(request) for request in requests])
     manifest, names = session.bundle.manifest, models_of(session, options)
     return {
-        "format": 3,
+        "format": 4,
         "bundle": bundle_identity(session.bundle),
         "engine": session.engine.name,
         "host": describe_host(manifest, session.engine.name, session.engine.device),

@@ -9,26 +9,24 @@ from ..bundle import NO_DRAFT
 from ..bundle.drafts import LOOKUP
 from ..runtime.drafting.names import model_of
 from ..runtime.policy.cost_model import Costs
-from ..runtime.policy.survival import Survival
 from .measuring.confidence import Reading
 from .measuring.record import Record
 from .measuring.traces import Trace
-from .statistics.results import SignalQuality
+from .statistics.results import EstimateQuality
 
 
 @dataclass(frozen=True)
 class Drafted:
     """model: the draft's name, `NO_DRAFT` in a bundle without one. records: of all requests.
 
-    reading, survival: of its confidence, None if that is not read.
+    reading: of its confidence, None if that is not read. estimate: see `Analysis`.
     """
 
     model: str
     records: Sequence[Record]
     costs: Costs
     reading: Reading | None = None
-    survival: Survival | None = None
-    signals: tuple[SignalQuality, ...] = ()
+    estimate: EstimateQuality | None = None
 
     @property
     def drafter(self) -> str:

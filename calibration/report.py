@@ -9,7 +9,6 @@ from pathlib import Path
 from ..atomic import output_errors, temporary_file, write_whole
 from ..errors import ParameterError
 from .statistics.results import Analysis, DraftCandidate, RouteAnalysis
-from .survival.fit import MIN_TOKENS
 from .tables import NOTHING, between, milliseconds, number, percent, printable, table, times
 from .verdicts.verdict import BETTER_BY, MIN_REQUESTS, SHORTEST_RESPONSE, on_these
 
@@ -99,6 +98,18 @@ def _acceptance(analysis: Analysis) -> str:
     return (
         "Of the rounds that reached a draft token (all before it were accepted), the share that accepted it.\n\n"
         + table("route|drafter|by position, from the first", rows, words=3)
+        + _confidence(analysis)
+    )
+
+
+def _confidence(analysis: Analysis) -> str:
+    if (estimate := analysis.estimate) is None:
+        return ""
+    used = "ends drafts early" if analysis.reads_confidence else "does not end drafts early, which would be slower"
+    return (
+        f"\n\nThe draft's confidence {used}. On requests that it was not fitted on, the acceptance that it tells is "
+        f"off by {percent(estimate.error, 1)} (expected calibration error). Its AUC is {number(estimate.auc, 3)}: how "
+        "well it separates accepted from rejected tokens; 0.5 is guessing."
     )
 
 
@@ -194,24 +205,6 @@ def _measured(analysis: Analysis) -> str:
     )
 
 
-def _signals(analysis: Analysis) -> str:
-    if not analysis.signals:
-        return (
-            "Nothing was fitted here. That needs a draft model whose confidence can be read, and at least "
-            f"{MIN_TOKENS} of its tokens that the target judged, in at least two requests."
-        )
-    rows = (
-        (one.signal, percent(one.error, 1), number(one.auc, 3), "chosen" if one.signal == analysis.signal else "")
-        for one in analysis.signals
-    )
-    return (
-        "While drafting, the runtime estimates each token's probability of being accepted, and stops when the next "
-        "token does not pay. Error: the expected calibration error, on requests that the estimate was not fitted on. "
-        "AUC: how well it separates accepted from rejected tokens; 0.5 is guessing.\n"
-        f"Chosen: {analysis.signal or 'none'}.\n\n" + table("signal|error|AUC|remark", rows)
-    )
-
-
 def _provenance(analysis: Analysis) -> str:
     routes, threads = analysis.routes, analysis.costs.threads
     count = f"{threads} thread{'s' * (threads != 1)}" if threads else "as many threads as it chooses"
@@ -236,7 +229,6 @@ SECTIONS: dict[str, Callable[[Analysis], str]] = {
     "Cost of a round": _costs,
     "Speedup by k": _speedups,
     "Measured speedup and latency": _measured,
-    "Calibration of the acceptance estimate": _signals,
     "How it was measured": _provenance,
 }
 

@@ -10,8 +10,8 @@ accept_greedy   logits `[R, vocab]`, draft_tokens `[k] int64`, position `[1] int
 accept_token,   these and draft_probs `[k, vocab]`, what the draft tokens were drawn from, noise `[R]`, sampling `[4]`
 accept_block    -> the same: as `runtime/sampling/acceptance.py`
 
-float32 but for ids. confidence: the largest probability of the softmax at temperature 1, whatever was drawn, so that
-stopping a draft by it leaves the output's distribution alone; NaN where a logit is NaN or +inf or none is finite.
+float32 but for ids. confidence: the largest probability of the softmax at temperature 1, whatever was drawn; NaN where
+a logit is NaN or +inf or none is finite, which is what the host looks for.
 sampling: temperature above 0, top_k (0 is off), top_p (1 is off), min_p (0 is off); see
 `runtime/sampling/truncation.py`.
 noise: uniforms in [0, 1), one a draft token, the last for the token that follows. position: the cache row of the last

@@ -58,7 +58,6 @@ SURVIVALS = some.builds(
     Survival,
     some.just(SURVIVAL_VERSION),
     some.text(max_size=8),
-    some.just("probability"),
     some.lists(CHANCES, min_size=1, max_size=4).map(
         lambda found: (Curve(tuple(map(float, range(len(found)))), tuple(found)),)
     ),

@@ -79,7 +79,7 @@ def prepare(bundle: Path, intact: Path) -> list[Any]:
         host = describe_host(opened.manifest, session.engine.name, session.engine.device)
     costs = Costs(COSTS_VERSION, identity, host, "onnxruntime", 1, "2026", 0.001, 0.001, points)
     curve = Curve((-2.0, 0.0, 2.0), (0.2, 0.5, 0.9))
-    survival = Survival(SURVIVAL_VERSION, identity, "probability", (curve,) * most)
+    survival = Survival(SURVIVAL_VERSION, identity, (curve,) * most)
     for value, name in ((policy, POLICY), ({first: costs}, COSTS), ({first: survival}, SURVIVAL)):
         write_decision(opened, value, name)
     return answers(intact)

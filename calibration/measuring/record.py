@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,11 +11,9 @@ from numpy.typing import NDArray
 
 from ...engines.base import Logits
 from ...runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
-from ...runtime.policy.survival import top_logit
 from ...runtime.sampling.parameters import SamplingParameters
 from ...runtime.session import Session
 from ...runtime.state.statistics import Statistics
-from ...strict import OPTIONAL
 from .prompts import Request
 from .traces import Trace
 
@@ -38,22 +37,9 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A draft token that the target judged. round: the number of its round. index: position in the draft, from 0.
-    probability: `top_logit` of the draft's row. confidence: see `OpenedDraft`; None if the draft gives none.
-    """
-
-    round: int
-    index: int
-    probability: float
-    accepted: bool
-    confidence: float | None = field(default=None, metadata=OPTIONAL)
-
-
-@dataclass(frozen=True)
 class Record:
     """A recorded request. tokens: prompt and output. agrees: see `agreement`. rounds: (drafted, accepted) of each
-    round.
+    round. confidence: of each round, those of the draft tokens that the target judged; none if the draft tells none.
     """
 
     line: int
@@ -63,7 +49,7 @@ class Record:
     tokens: tuple[int, ...]
     agrees: tuple[bool | None, ...]
     rounds: tuple[tuple[int, ...], ...]
-    judged: tuple[Judged, ...]
+    confidence: tuple[tuple[float, ...], ...]
     plain: Timing
     speculative: Timing
 
@@ -74,16 +60,20 @@ class Record:
 
 @dataclass(frozen=True)
 class RecordedRound:
-    """One round. probability, confidence: of every draft pass, as of `Judged`.
+    """One round. confidence: of every draft pass, see `OpenedDraft`; none if the draft tells none.
 
     last_choice: the draft's greedy choice for the last token before the round; None if its first pass fed one token.
     """
 
     num_drafted: int
     num_accepted: int
-    probability: tuple[float, ...]
-    confidence: tuple[float | None, ...]
+    confidence: tuple[float, ...]
     last_choice: int | None
+
+    @property
+    def judged(self) -> tuple[float, ...]:
+        """The confidence of the tokens that the target judged: the accepted ones and the first rejected one."""
+        return self.confidence[: min(self.num_accepted + 1, self.num_drafted)]
 
 
 @dataclass
@@ -100,19 +90,18 @@ class Recorder:
     needs_host: bool = True
 
     def __post_init__(self) -> None:
-        self._probability: list[float] = []
-        self._confidence: list[float | None] = []
+        self._told: list[float] = []
         self._last_choice: int | None = None
 
     def plan(self, sequence: SequenceState) -> RoundPlan:
-        self._probability, self._confidence, self._last_choice = [], [], None
+        self._told, self._last_choice = [], None
         return RoundPlan(self.num_draft_tokens, draft_stop=self)
 
     def include(self, index: int, logits: Logits) -> bool:
         if index == 0 and len(logits) > 1:
             self._last_choice = int(logits[-2, : self.vocab].argmax())
-        self._probability.append(top_logit(logits[-1]))
-        self._confidence.append(self.confidence() if self.confidence is not None else None)
+        if self.confidence is not None:
+            self._told.append(self.confidence())
         return True
 
     def go_on(self, num_drafted: int) -> bool:
@@ -122,8 +111,8 @@ class Recorder:
         return count
 
     def observe(self, outcome: RoundOutcome) -> None:
-        read = tuple(self._probability), tuple(self._confidence)
-        self.rounds.append(RecordedRound(outcome.num_drafted, outcome.num_accepted, *read, self._last_choice))
+        drafted, accepted = outcome.num_drafted, outcome.num_accepted
+        self.rounds.append(RecordedRound(drafted, accepted, tuple(self._told), self._last_choice))
 
 
 def record(session: Session, request: Request, sampling: SamplingParameters, plain_first: bool) -> Record:
@@ -146,11 +135,6 @@ def record(session: Session, request: Request, sampling: SamplingParameters, pla
         timings[name] = Timing.of(session.generate(request.tokens, ways[name]).statistics)
     session.reset()
     tokens = session.generate(request.tokens, params, schedule=recorder).tokens
-    judged = []
-    for number, round in enumerate(recorder.rounds):
-        for index in range(min(round.num_accepted + 1, round.num_drafted, len(round.probability))):
-            read = round.probability[index], index < round.num_accepted, round.confidence[index]
-            judged.append(Judged(number, index, *read))
     agrees = agreement(recorder.rounds, tokens, sampling.greedy) if session.drafts.names else [None] * len(tokens)
     return Record(
         line=request.line,
@@ -160,7 +144,7 @@ def record(session: Session, request: Request, sampling: SamplingParameters, pla
         tokens=(*request.tokens, *tokens),
         agrees=tuple(agrees),
         rounds=tuple((round.num_drafted, round.num_accepted) for round in recorder.rounds),
-        judged=tuple(judged),
+        confidence=tuple(round.judged for round in recorder.rounds),
         **timings,
     )
 
@@ -187,16 +171,13 @@ def agreement(rounds: Sequence[RecordedRound], output: Sequence[int], greedy: bo
 class JudgedTokens:
     """n draft tokens in the order in which they were drafted, each preceded by accepted ones only.
 
-    request `[n] int64`. round `[n] int64`, unique over all requests. index `[n] int64`: position in the draft, from 0.
-    probability `[n] float32`: `top_logit` of the draft's row. confidence `[n] float32`: the draft's own, NaN
-    without one. accepted `[n] bool`.
+    request `[n] int64`. index `[n] int64`: position in the draft, from 0. confidence `[n] float64`. accepted
+    `[n] bool`.
     """
 
     request: NDArray[np.int64]
-    round: NDArray[np.int64]
     index: NDArray[np.int64]
-    probability: NDArray[np.float32]
-    confidence: NDArray[np.float32]
+    confidence: NDArray[np.float64]
     accepted: NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -208,13 +189,18 @@ class JudgedTokens:
 
 
 def judged_tokens(records: Sequence[Record]) -> JudgedTokens:
-    numbers = [(place, item) for place, one in enumerate(records) for item in one.judged]
-    rounds: dict[tuple[int, int], int] = {}
+    """Of all records, without rounds in which a confidence is no number."""
+    found = [
+        (request, index, confidence, index < accepted)
+        for request, one in enumerate(records)
+        for (_, accepted), told in zip(one.rounds, one.confidence, strict=True)
+        if all(map(math.isfinite, told))
+        for index, confidence in enumerate(told)
+    ]
+    request, index, confidence, accepted = zip(*found, strict=True) if found else ((), (), (), ())
     return JudgedTokens(
-        request=np.array([place for place, _ in numbers], np.int64),
-        round=np.array([rounds.setdefault((place, item.round), len(rounds)) for place, item in numbers], np.int64),
-        index=np.array([item.index for _, item in numbers], np.int64),
-        probability=np.array([item.probability for _, item in numbers], np.float32),
-        confidence=np.array([item.confidence for _, item in numbers], np.float32),
-        accepted=np.array([item.accepted for _, item in numbers], np.bool_),
+        np.array(request, np.int64),
+        np.array(index, np.int64),
+        np.array(confidence, np.float64),
+        np.array(accepted, np.bool_),
     )

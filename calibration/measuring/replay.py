@@ -98,7 +98,7 @@ class Replayer:
     """Drafts rounds at any position of a trace, and judges them by its text."""
 
     def __init__(self, trace: Trace, drafter: str, logits: Sequence[float] = ()) -> None:
-        """logits: the signal of the draft's confidence at every output token, for guides that read it."""
+        """logits: the draft's confidence at every output token, for guides that read it."""
         self._trace, self._logits = trace, logits
         self._lookup, self._with_model = lookup_of(drafter), model_of(drafter) is not None
         self._agrees = known(trace) if self._with_model else []

@@ -15,8 +15,8 @@ from ...runtime.policy.routed_schedule import Candidate, RoutedSchedule
 from ...runtime.policy.routes import RoutePolicy
 from ...runtime.policy.routing import Routing
 from .confidence import Reading
-from .replay import ReplayedRound, Runs, replay, replay_fixed
-from .traces import CostsAt, Trace, cached
+from .replay import Runs, replay, replay_fixed
+from .traces import Trace, cached
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,6 @@ class Priced:
     def logits(self, request: int) -> tuple[float, ...]:
         return self.reading.logits[request] if self.reading is not None else ()
 
-    def seconds(self, one: ReplayedRound, at: CostsAt) -> float:
-        """The time of a round. at: `cached` of the costs."""
-        return one.seconds(at) + (one.passes * self.reading.seconds if self.reading is not None else 0.0)
-
 
 def adaptive_seconds(
     traces: Sequence[Trace], drafter: str, priced: Priced, starts: Sequence[tuple[float, ...]]
@@ -54,7 +50,7 @@ def adaptive_seconds(
         entry = RoutePolicy("undecided", drafter, 0, "adaptive", start, None)
         schedule = adaptive_schedule(entry, priced.costs, priced.predictor, sessions[start], most)
         rounds_of = replay({drafter: trace}, schedule, {drafter: priced.logits(number)})
-        spent = [priced.seconds(one, at) for _, one in rounds_of]
+        spent = [one.seconds(at) for _, one in rounds_of]
         seconds.append(sum(spent))
         rounds += len(spent)
     return seconds, rounds
@@ -88,7 +84,7 @@ def routed_seconds(
         logits = {name: one.logits(number) for name, one in drafters.items()}
         rounds = list(replay(runs, schedule, logits))
         choices.append([name for name, _ in rounds])
-        seconds.append(sum(drafters[name].seconds(one, ats[name]) for name, one in rounds))
+        seconds.append(sum(one.seconds(ats[name]) for name, one in rounds))
     return seconds, choices
 
 

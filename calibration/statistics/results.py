@@ -96,21 +96,21 @@ class RouteAnalysis:
 
 
 @dataclass(frozen=True)
-class SignalQuality:
-    """How good a survival signal is on requests that it was not fitted on.
+class EstimateQuality:
+    """How good the estimate of acceptance is on requests that it was not fitted on.
 
     error: expected calibration error of a token's chance. auc: how well the chance separates accepted from rejected.
     """
 
-    signal: str
     error: float
     auc: float
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """A whole calibration. signals: all that were tried. signal: the chosen one, None without a draft model. unnamed: a
-    sentence about requests that name no route, empty if there was nothing to choose.
+    """A whole calibration. estimate: from the confidence of the first draft, None if it tells none or too little was
+    judged. reads_confidence: whether sessions use it. unnamed: a sentence about requests that name no route, empty if
+    there was nothing to choose.
     """
 
     bundle: str
@@ -124,8 +124,8 @@ class Analysis:
     max_draft_tokens: int
     costs: Costs
     routes: tuple[RouteAnalysis, ...]
-    signals: tuple[SignalQuality, ...]
-    signal: str | None
+    estimate: EstimateQuality | None
+    reads_confidence: bool
     unnamed: str = ""
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Calibration curves: from a signal's logit to the chance that a draft token is accepted, one curve per position.
+"""Calibration curves: from a draft's confidence to the chance that a token is accepted, one curve per position.
 
 A curve is fitted by isotonic regression. Positions that few rounds reach are pulled towards the curve of all positions
 together.
@@ -61,8 +61,9 @@ class LogitBins:
         return LogitBins(_sums(numbers, count * self.logit[order]) / total, total, _sums(numbers, self.accepted[order]))
 
 
-def fit_curves(logits: Floats, tokens: JudgedTokens) -> tuple[Curve, ...]:
+def fit_curves(tokens: JudgedTokens) -> tuple[Curve, ...]:
     """Curves by position; one flat curve where all tokens were accepted, or none."""
+    logits = tokens.confidence
     pooled = LogitBins.of(logits, tokens.accepted)
     if tokens.accepted.all() or not tokens.accepted.any():
         chance = (pooled.accepted.sum() + 0.5) / (pooled.count.sum() + 1)
@@ -72,27 +73,22 @@ def fit_curves(logits: Floats, tokens: JudgedTokens) -> tuple[Curve, ...]:
     return tuple(_isotonic(LogitBins.of(logits[here], tokens.accepted[here]) + prior) for here in positions)
 
 
-def cross_val_probs(logits: Floats, tokens: JudgedTokens, fold: Integers) -> Floats:
+def cross_val_probs(tokens: JudgedTokens, fold: Integers) -> Floats:
     """Each token's chance `[n]` by curves fitted on the other folds."""
     chances = np.empty(len(tokens))
     for left_out in np.unique(fold):
         out, rest = fold == left_out, fold != left_out
-        chances[out] = predict_curves(fit_curves(logits[rest], tokens.of(rest)), logits[out], tokens.index[out])
+        chances[out] = predict_curves(fit_curves(tokens.of(rest)), tokens.of(out))
     return chances
 
 
-def predict_curves(curves: tuple[Curve, ...], logits: Floats, index: Integers) -> Floats:
-    """`Survival.chance` for arrays `[n]`."""
-    chances = np.empty(len(logits))
-    for position, curve in enumerate(curves):
-        here = index == position if position + 1 < len(curves) else index >= position
-        chances[here] = _apply(curve, logits[here])
+def predict_curves(curves: tuple[Curve, ...], tokens: JudgedTokens) -> Floats:
+    """`Survival.chance` of each token `[n]`."""
+    chances, position = np.empty(len(tokens)), np.minimum(tokens.index, len(curves) - 1)
+    for number, curve in enumerate(curves):
+        here = position == number
+        chances[here] = _apply(curve, tokens.confidence[here])
     return chances
-
-
-def log_loss(chances: Floats, accepted: Bools) -> Floats:
-    """The log loss of each token `[n]`. Chances are strictly between 0 and 1."""
-    return -np.log(np.where(accepted, chances, 1 - chances))
 
 
 def _isotonic(bins: LogitBins) -> Curve:

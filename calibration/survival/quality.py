@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..statistics.results import SignalQuality
+from ..statistics.results import EstimateQuality
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -14,9 +14,9 @@ Integers = NDArray[np.int64]
 BINS = 15
 
 
-def judge(signal: str, chances: Floats, accepted: Bools) -> SignalQuality:
+def judge(chances: Floats, accepted: Bools) -> EstimateQuality:
     """Judge `chances` `[n]`, each from a fit that has not seen its request."""
-    return SignalQuality(signal, calibration_error(chances, accepted), area_under_curve(chances, accepted))
+    return EstimateQuality(calibration_error(chances, accepted), area_under_curve(chances, accepted))
 
 
 def equal_count_bins(values: Floats, count: int) -> Integers:

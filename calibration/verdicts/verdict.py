@@ -100,7 +100,8 @@ def sides_of(routes: Sequence[str]) -> list[int]:
 
 
 def worth_reading(traces: Sequence[Trace], costs: Costs, reading: Reading, draft: str) -> bool:
-    """Whether adapting to the confidence of `draft` is faster than adapting without it, including the time to read it.
+    """Whether adapting to the confidence of `draft` is faster than adapting without it. Reading it takes microseconds,
+    which are not counted.
 
     Replayed in one session with all requests, and in one session per route.
     """

@@ -44,12 +44,10 @@ class SequenceState:
 
     length: tokens of the sequence. missing_rows: how many of its rows the cache of a drafter's model lacks, by the
     drafter's name; 0 without a model.
-    checks_draft_stop: whether the `DraftStop` is asked, which is not so where the device runs rounds.
     """
 
     length: int
     missing_rows: Callable[[str], int]
-    checks_draft_stop: bool = True
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,6 @@ def device_rounds(engine: Engine, parameters: SamplingParameters, drafter: str |
 class DeviceRound:
     """Draws the same noise from the same seed as `SamplingRule`: both give the same tokens up to rounding."""
 
-    checks_draft_stop = False
-
     def __init__(
         self, context: Context, rounds: Rounds, parameters: SamplingParameters, drafts: bool, statistics: Statistics
     ) -> None:

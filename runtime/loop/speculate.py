@@ -21,10 +21,6 @@ from ..state.statistics import Statistics
 
 
 class Round(Protocol):
-    """checks_draft_stop: whether it asks the plan's `draft_stop`."""
-
-    checks_draft_stop: bool
-
     def prefill(self, tokens: Sequence[int], plan: RoundPlan) -> None: ...
 
     def run(self, tokens: Sequence[int], plan: RoundPlan) -> RoundOutcome:
@@ -49,7 +45,7 @@ def decode(
 
     try:
         context.target.prefill(tokens, len(tokens) - 1)
-        plan = schedule.plan(SequenceState(len(tokens), missing_rows, round.checks_draft_stop))
+        plan = schedule.plan(SequenceState(len(tokens), missing_rows))
         if plan.num_draft_tokens:
             round.prefill(tokens, plan)  # else when a round first drafts
     finally:
@@ -65,13 +61,11 @@ def decode(
         schedule.observe(outcome)
         limit -= len(new)
         yield outcome
-        plan = schedule.plan(SequenceState(len(tokens), missing_rows, round.checks_draft_stop))
+        plan = schedule.plan(SequenceState(len(tokens), missing_rows))
 
 
 class HostRound:
     """Pass by pass: the host looks at the logits of each."""
-
-    checks_draft_stop = True
 
     def __init__(
         self, context: Context, draft: Draft, rule: Rule, statistics: Statistics, likeliest: int | None = None

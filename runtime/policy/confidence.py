@@ -37,6 +37,7 @@ class ConfidentSchedule(AdaptiveSchedule):
         self, entry: RoutePolicy, costs: Costs, state: RouteState, most: int, predictor: AcceptancePredictor
     ) -> None:
         super().__init__(entry, costs, state, most)
+        self.needs_host = True
         self._predictor = predictor
         self._calibration = 0.0  # logits, of this request
         self._read: list[float] = []  # acceptance probabilities of this round's draft tokens
@@ -46,7 +47,7 @@ class ConfidentSchedule(AdaptiveSchedule):
         plan = super().plan(sequence)
         self._read, self._alive = [], 1.0
         self._trust = math.exp(self._calibration + self._state.calibration)
-        if not sequence.checks_draft_stop or not plan.num_draft_tokens:
+        if not plan.num_draft_tokens:
             return plan
         return replace(plan, num_draft_tokens=self._most, draft_stop=self)
 

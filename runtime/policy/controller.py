@@ -9,8 +9,8 @@ controller learns four things:
 - how much longer rounds take than costs say, by number of draft tokens (`timing.py`);
 - all of these from rounds of the kind, plain or drafted, that it would not choose, within a budget of time.
 
-Schedules look at costs, earlier rounds, and the distributions that draft tokens are drawn from, never at a token that
-may still be left out: so the output stays the target's own (docs/losslessness.md).
+Schedules look at costs, earlier rounds, and what a draft tells before a token is drawn, never at a token that may still
+be left out: so the output stays the target's own (docs/losslessness.md).
 """
 
 from __future__ import annotations

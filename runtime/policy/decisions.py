@@ -22,7 +22,7 @@ from .routed_schedule import Candidate, RoutedSchedule
 from .routes import GUESS, POLICY, Policy, RoutePolicy
 from .routing import Routing
 from .schedule import FixedSchedule, Schedule
-from .survival import SURVIVAL, Survival, top_logit
+from .survival import SURVIVAL, Survival
 from .timing import Timing
 
 LOG = logging.getLogger("specexport")
@@ -56,7 +56,6 @@ class Decisions:
     drafter_states: dict[tuple[str | None, bool], RouteState] = field(default_factory=dict)
     routed_states: dict[str, RouteState] = field(default_factory=dict)
     timings: dict[str, Timing] = field(default_factory=dict)
-    _predictors: dict[str, AcceptancePredictor | None] = field(default_factory=dict)
 
     @classmethod
     def load(cls, drafts: Drafts, threads: int) -> Decisions:
@@ -91,10 +90,7 @@ class Decisions:
         if policy is None:
             return cls(costs=used, first_draft=first)
         survivals = read_by_draft(bundle, Survival, SURVIVAL)
-        made = cls(policy, used, read_routing(bundle), first, survivals=survivals, open_draft=drafts.open)
-        for name in drafts.opened:
-            made.acceptance_predictor(name)
-        return made
+        return cls(policy, used, read_routing(bundle), first, survivals=survivals, open_draft=drafts.open)
 
     def prepare(self) -> None:
         """Get the costs now, not at the first request that needs them."""
@@ -132,12 +128,11 @@ class Decisions:
     def acceptance_predictor(self, drafter: str) -> AcceptancePredictor | None:
         """The function that reads the confidence of this drafter's draft while it drafts, None where none does."""
         model = model_of(drafter) or self.first_draft
-        if model not in self._predictors:
-            survival, opened = self.survivals.get(model), self.open_draft
-            self._predictors[model] = (
-                acceptance_predictor(survival, opened(model).confidence) if survival and opened else None
-            )
-        return self._predictors[model]
+        survival = self.survivals.get(model)
+        confidence = self.open_draft(model).confidence if survival and self.open_draft else None
+        if survival is None or confidence is None:
+            return None
+        return lambda index, logits: survival.chance(index, confidence())
 
     def uncalibrated(self, drafter: str, most: int, seeded: bool, constrained: bool = False) -> Schedule:
         """The schedule of a request that names a drafter, or where there is no policy: adaptive, starting from a guess
@@ -209,14 +204,3 @@ class Decisions:
         if model_of(drafter) is None:
             return None
         return self.timings.setdefault(drafter, Timing([time.median for time in costs.points[0].rounds], self.clock))
-
-
-def acceptance_predictor(survival: Survival, confidence: Callable[[], float] | None) -> AcceptancePredictor | None:
-    """A function that reads the draft's confidence; None where that is the signal and the draft gives none, as with
-    engines that run whole rounds.
-    """
-    if survival.signal == "probability":
-        return lambda index, logits: survival.chance(index, top_logit(logits[-1]))
-    if confidence is None:
-        return None
-    return lambda index, logits: survival.chance(index, confidence())

@@ -1,7 +1,6 @@
-"""How probable it is that a draft token is accepted, read off while drafting. `survival.json` in the bundle, by draft.
+"""How probable it is that a draft token is accepted, by the confidence that its draft tells before the token is drawn.
 
-Nothing here looks at a token that may still be left out of the draft, only at the distribution that it is drawn from
-(docs/losslessness.md).
+`survival.json` in the bundle, by draft.
 """
 
 from __future__ import annotations
@@ -9,21 +8,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
-
-from ..sampling.distribution import Row
 
 SURVIVAL = "survival.json"
-SURVIVAL_VERSION = 2
-
-# Probabilities nearer to 0 or 1 carry no more information than these.
-LOGIT_LIMIT = 12.0
-# Beyond these, float32 might overflow, or lose small values.
-LARGEST_EXPONENT = 60.0
-
-Signal = Literal["probability", "confidence"]
+SURVIVAL_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -62,14 +49,12 @@ class Curve:
 class Survival:
     """The probability that a draft token is accepted when all before it are.
 
-    signal: input of the curves. `probability`: the logit of the draft's largest probability; `confidence`: what a
-    draft was trained to tell, see `OpenedDraft`. curves: by position in the draft, the last one for all further
+    curves: from the draft's confidence, see `OpenedDraft`; by position in the draft, the last one for all further
     positions. bundle: `bundle_identity`.
     """
 
     schema_version: int
     bundle: str
-    signal: Signal
     curves: tuple[Curve, ...]
 
     def __post_init__(self) -> None:
@@ -78,24 +63,6 @@ class Survival:
         if not self.curves:
             raise ValueError("there is no curve")
 
-    def chance(self, index: int, logit: float) -> float:
-        """The probability of draft token `index`, from 0, for this value of the signal."""
-        return self.curves[min(index, len(self.curves) - 1)](logit)
-
-
-def top_logit(row: Row) -> float:
-    """The logit of the largest probability of softmax(row), `[vocab] float32`: log(p / (1 - p)), within `LOGIT_LIMIT`.
-
-    NaN where the row holds one, or nothing finite.
-    """
-    # Reads the row as seldom as possible: between two passes each read finds the CPU's caches cold.
-    best = row.argmax()  # of NaN, where there is one
-    top = float(row[best])
-    if not math.isfinite(top):
-        return math.nan
-    parts = np.exp(row) if abs(top) < LARGEST_EXPONENT else np.exp(row - row[best])
-    largest = float(parts[best])
-    others = float(np.add.reduce(parts)) - largest
-    if others <= 0.0:
-        return LOGIT_LIMIT
-    return max(-LOGIT_LIMIT, min(LOGIT_LIMIT, math.log(largest / others)))
+    def chance(self, index: int, confidence: float) -> float:
+        """The probability of draft token `index`, from 0."""
+        return self.curves[min(index, len(self.curves) - 1)](confidence)

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from specexport.bundle import Contract
 from specexport.calibration import calibrate as module
 from specexport.calibration import steps
 from specexport.calibration.calibrate import calibrate, journal_path
 from specexport.calibration.measuring.prompts import Request
-from specexport.calibration.measuring.record import judged_tokens, record
 from specexport.calibration.options import CalibrateOptions, possible_drafters
 from specexport.calibration.verdicts.verdict import Criteria
-from specexport.engines.base import Logits
+from specexport.engines.base import Logits, OpenedDraft
 from specexport.errors import OutputError, ParameterError
 from specexport.runtime.costs.meter import CostMeter
 from specexport.runtime.policy.cost_model import COSTS, Costs
 from specexport.runtime.policy.files import read_by_draft, read_decision
 from specexport.runtime.policy.routes import POLICY, Policy
 from specexport.runtime.policy.survival import SURVIVAL, Survival
-from specexport.runtime.sampling.parameters import SamplingParameters
 from specexport.runtime.session import Session
 from support.calibrated import priced, requests
 from support.doubles import FakeDecoder, fake_session
@@ -39,9 +39,23 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"specexport.{name}.describe_host", lambda *_: "a host")
 
 
+class Telling(FakeDecoder):
+    """A draft that knows how sure it is, as DSpark's do."""
+
+    told = 0.0
+
+    def step(self, tokens: Sequence[int], position: int) -> Logits:
+        logits = super().step(tokens, position)
+        second, first = np.partition(logits[-1], -2)[-2:]
+        self.told = float(first - second)
+        return logits
+
+
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    return fake_session(tmp_path, FakeDecoder(LONG, seed=1), FakeDecoder(LONG, seed=1, noise=0.3))
+    draft = Telling(LONG, seed=1, noise=0.3)
+    made = fake_session(tmp_path, FakeDecoder(LONG, seed=1), draft)
+    return Session(made.bundle, replace(made.engine, draft=OpenedDraft(draft, lambda: draft.told)))
 
 
 @pytest.fixture
@@ -59,7 +73,10 @@ def test_everything_is_written_and_followed(session: Session, prices: list[float
     policy, survival = read_decision(bundle, Policy, POLICY), read_by_draft(bundle, Survival, SURVIVAL)["draft"]
     assert isinstance(policy, Policy)
     assert read_by_draft(bundle, Costs, COSTS) == {"draft": analysis.costs}
-    assert survival.signal == analysis.signal == "probability"
+    assert analysis.estimate is not None
+    assert analysis.estimate.auc > 0.6
+    assert analysis.reads_confidence
+    assert len(survival.curves) == LONG.max_draft_tokens
     assert set(policy.routes) == {"code", "prose"}
     assert policy.routes["code"] == next(one.policy for one in analysis.routes if one.route == "code")
     assert {one.route: one.requests for one in analysis.routes} == {"code": 24, "prose": 24}
@@ -67,6 +84,16 @@ def test_everything_is_written_and_followed(session: Session, prices: list[float
     assert json.loads(json.dumps(analysis.as_dict()))["routes"][0]["route"] == "code"
     again = Session(bundle, session.engine)
     assert again.generate([5, 6, 7], max_new_tokens=12, route="code").statistics.rounds > 0
+
+
+def test_a_confidence_that_does_not_pay_is_not_read(
+    session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "worth_reading", lambda *_: False)
+    analysis = calibrate(session, requests(36), OPTIONS, "x")
+    assert analysis.estimate is not None
+    assert not analysis.reads_confidence
+    assert session.bundle.path(SURVIVAL).read_text() == "{}\n"
 
 
 @pytest.mark.slow
@@ -96,6 +123,7 @@ class StopError(Exception):
 def test_an_interrupted_run_goes_on_where_it_stopped(
     session: Session, prices: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "MIN_TOKENS", 50)
     whole = calibrate(session, requests(12), OPTIONS, "x")
     ran: list[int] = []
     real = steps.record
@@ -127,7 +155,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     for one, other in zip(analysis.routes, whole.routes, strict=True):
         assert one.candidates == other.candidates
         assert one.acceptance == other.acceptance
-    assert analysis.signals == whole.signals
+    assert analysis.estimate == whole.estimate is not None
 
 
 def timed_contexts(monkeypatch: pytest.MonkeyPatch, most: int = 1000) -> list[int]:
@@ -230,8 +258,8 @@ def test_a_bundle_that_only_looks_up(tmp_path: Path, prices: list[float]) -> Non
     session.bundle.path(SURVIVAL).write_text("[]")  # of an earlier calibration
     analysis = calibrate(session, requests(24, ["code"]), OPTIONS, "x")
     (route,) = analysis.routes
-    assert analysis.signal is None
-    assert not analysis.signals
+    assert analysis.estimate is None
+    assert not analysis.reads_confidence
     assert session.bundle.path(SURVIVAL).read_text() == "{}\n"
     assert route.policy.drafter == "ngram"
     assert route.policy.verdict == "on"
@@ -259,12 +287,3 @@ def test_the_floor_is_not_for_requests_without_a_route_that_are_watched(
     calibrate(session, requests(4), replace(OPTIONS, floor=0.8), "x")
     calibrate(session, requests(4), replace(OPTIONS, floor=0.8, mode="fixed"), "x")
     assert floors == {"adaptive": [0.8, 0.8, 0.0], "fixed": [0.8, 0.8, 0.8]}
-
-
-def test_a_request_of_which_nothing_was_judged(session: Session) -> None:
-    empty = record(session, Request(1, "code", (5, 6), 1), SamplingParameters(), plain_first=True)
-    full = record(session, Request(2, "code", (5, 6), 16), SamplingParameters(), plain_first=True)
-    assert not empty.judged
-    tokens = judged_tokens([empty, full])
-    assert len(tokens) == len(full.judged) > 0
-    assert set(tokens.request.tolist()) == {1}

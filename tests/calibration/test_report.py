@@ -10,7 +10,6 @@ import pytest
 from specexport.calibration.report import SECTIONS, answer, render, verdicts, write_report
 from specexport.calibration.statistics.intervals import UNBOUNDED
 from specexport.calibration.statistics.results import Interval, RouteAnalysis
-from specexport.calibration.survival.fit import MIN_TOKENS
 from specexport.calibration.tables import milliseconds, number, table
 from specexport.errors import OutputError
 from support import analyses
@@ -148,9 +147,17 @@ def test_an_interval_without_an_end_and_nothing_to_show() -> None:
     assert cells(verdicts(analyses.analysis([replace(entry, chosen=chosen)])))[2][6] == "unknown"
     text = render(analyses.lookups_only())
     assert "nan" not in text
-    assert f"at least {MIN_TOKENS}" in text
+    assert "confidence" not in text
     assert number(math.nan) == "-"
     assert (milliseconds(0.0005), milliseconds(0.05), milliseconds(0.5)) == ("0.500", "50.00", "500.0")
+
+
+def test_whether_the_confidence_is_read_and_what_it_is_worth() -> None:
+    read = render(ANALYSIS)
+    assert "The draft's confidence ends drafts early." in read
+    assert "off by 1.3 %" in read
+    assert "AUC is 0.842" in read
+    assert "does not end drafts early" in render(replace(ANALYSIS, reads_confidence=False))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

@@ -8,11 +8,11 @@ from random import Random
 from specexport.calibration.statistics.results import (
     Analysis,
     DraftCandidate,
+    EstimateQuality,
     Interval,
     MeasuredRuns,
     Quantiles,
     RouteAnalysis,
-    SignalQuality,
 )
 from specexport.runtime.policy.cost_model import COSTS_VERSION, CostPoint, Costs, MeasuredTime
 from specexport.runtime.policy.routes import Evidence, RoutePolicy, Verdict
@@ -118,9 +118,6 @@ def route(
     )
 
 
-SIGNALS = (SignalQuality("probability", 0.034, 0.78), SignalQuality("confidence", 0.013, 0.842))
-
-
 def analysis(routes: Sequence[RouteAnalysis] | None = None, k_max: int = 4, draft: bool = True) -> Analysis:
     """Three routes, ON, UNDECIDED and OFF, the last with an unfriendly name; by default of a pair with a draft."""
     if routes is None:
@@ -141,8 +138,8 @@ def analysis(routes: Sequence[RouteAnalysis] | None = None, k_max: int = 4, draf
         max_draft_tokens=k_max,
         costs=costs(k_max, draft),
         routes=tuple(routes),
-        signals=SIGNALS if draft else (),
-        signal="confidence" if draft else None,
+        estimate=EstimateQuality(0.013, 0.842) if draft else None,
+        reads_confidence=draft,
     )
 
 

@@ -9,8 +9,8 @@ from specexport.runtime.drafting.rounds import DraftStop, RoundOutcome, RoundPla
 from specexport.runtime.policy.schedule import Schedule
 
 
-def sequence(length: int, missing_rows: int = 0, checks_draft_stop: bool = True) -> SequenceState:
-    return SequenceState(length, lambda _: missing_rows, checks_draft_stop)
+def sequence(length: int, missing_rows: int = 0) -> SequenceState:
+    return SequenceState(length, lambda _: missing_rows)
 
 
 def ask(schedule: Schedule, length: int, missing_rows: int = 0) -> int:

@@ -86,7 +86,7 @@ def test_a_draft_reads_what_was_written_while_another_drafted() -> None:
 
 
 def round_of(drafted: int, accepted: int, choice: int | None = None) -> RecordedRound:
-    return RecordedRound(drafted, accepted, (0.0,) * drafted, (None,) * drafted, choice)
+    return RecordedRound(drafted, accepted, (), choice)
 
 
 def test_agreement_goes_to_the_first_rejection_and_takes_guesses_behind_full_acceptance() -> None:

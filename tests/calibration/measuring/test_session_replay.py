@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from specexport.calibration.measuring.confidence import Reading, signal_logits
+from specexport.calibration.measuring.confidence import Reading, read_confidence
 from specexport.calibration.measuring.prompts import Request
-from specexport.calibration.measuring.record import Judged, Record, Timing, record
+from specexport.calibration.measuring.record import Record, Timing, record
 from specexport.calibration.measuring.replay import replay
 from specexport.calibration.measuring.session_replay import Priced, adaptive_seconds, start_of
-from specexport.calibration.measuring.traces import Trace
+from specexport.calibration.measuring.traces import Trace, cached
 from specexport.calibration.verdicts.verdict import Criteria, decide, replay_adaptive, replay_candidates, worth_reading
 from specexport.runtime.drafting.names import all_drafters
 from specexport.runtime.drafting.rounds import RoundOutcome, RoundPlan, SequenceState
@@ -30,9 +29,9 @@ from support.replays import Periodic
 
 DRAFTERS = all_drafters(("model",))
 PROMPT = (5, 9, 5, 9, 7, 5, 9)
-LEVEL = Survival(SURVIVAL_VERSION, "b", "probability", (Curve((0.0,), (0.7,)),))
-# what the signal says is what happens
-SURE = Survival(SURVIVAL_VERSION, "b", "probability", (Curve((-4.0, 4.0), (0.02, 0.98)),))
+# what the draft says is what happens, or the contrary
+SURE = Survival(SURVIVAL_VERSION, "b", (Curve((-4.0, 4.0), (0.02, 0.98)),))
+WRONG = Survival(SURVIVAL_VERSION, "b", (Curve((-4.0, 4.0), (0.98, 0.02)),))
 
 
 def costs(draft: float = 0.2, row: float = 0.1) -> Costs:
@@ -84,38 +83,22 @@ def test_passes_whose_token_is_left_out_are_charged() -> None:
     confident = ConfidentSchedule(entry, costs(0.05), RouteState(), 4, chance)
     rounds = [one for _, one in replay({"model": trace}, confident, {"model": logits})]
     assert (rounds[0].num_drafted, rounds[0].num_accepted, rounds[0].passes) == (1, 1, 2)
-    reading = Reading(SURE, 0.5, (logits,))
-    dear, free = (
-        adaptive_seconds([trace], "model", Priced(costs(0.05), way), [(0.9, 0.9)])[0]
-        for way in (reading, replace(reading, seconds=0.0))
-    )
-    assert dear[0] - free[0] == pytest.approx(0.5 * sum(one.passes for one in rounds))
+    at = cached(costs(0.05))
+    assert rounds[0].seconds(at) - replace(rounds[0], passes=1).seconds(at) == pytest.approx(0.05)
+    seconds, count = adaptive_seconds([trace], "model", Priced(costs(0.05), Reading(SURE, (logits,))), [(0.9, 0.9)])
+    assert seconds == [pytest.approx(sum(one.seconds(at) for one in rounds))]
+    assert count == len(rounds)
 
 
 def word(agrees: str, line: int = 1) -> Trace:
     return Trace(line, "code", 2, tuple(range(2 + len(agrees))), tuple(sign == "+" for sign in agrees), len(agrees))
 
 
-def judged(signs: str, probability: Sequence[float]) -> Record:
-    """Rounds of one draft token, each judged, then the target's own."""
-    rounds, found, place = [], [], 0
-    while place < len(signs):
-        right = signs[place] == "+" and place + 1 < len(signs)
-        found.append(Judged(len(rounds), 0, probability[place], right))
-        rounds.append((1, int(right)))
-        place += 1 + right
-    time = Timing(0.0, 1.0, len(signs))
-    trace = word(signs)
-    return Record(1, "code", 2, trace.limit, trace.tokens, trace.agrees, tuple(rounds), tuple(found), time, time)
-
-
-def test_signals_stand_where_their_tokens_do() -> None:
-    one = judged("+-+--", [1.0, 9.0, 3.0, 9.0, 5.0])
-    found = signal_logits(one, LEVEL)
-    assert [found[0], found[2], found[4]] == [1.0, 3.0, 5.0]
-    assert found[1] == found[3] == 5.0  # nobody was asked there; what is known of a miss is 5
-    told = replace(one, judged=tuple(replace(token, confidence=-token.probability) for token in one.judged))
-    assert signal_logits(told, replace(LEVEL, signal="confidence"))[::2] == (-1.0, -3.0, -5.0)
+def test_the_confidence_stands_where_its_tokens_do() -> None:
+    trace, time = word("+-+-+"), Timing(0.0, 1.0, 5)
+    rounds, told = ((2, 1), (1, 1), (2, 2)), ((1.0, 2.0), (3.0,), (5.0, 6.0))  # the last token was cut off
+    one = Record(1, "code", 2, trace.limit, trace.tokens, trace.agrees, rounds, told, time, time)
+    assert read_confidence(one) == (1.0, 2.0, 3.0, 2.0, 5.0)  # nobody was asked at the fourth; of a miss, 2 is known
 
 
 def mixed(count: int) -> tuple[list[Trace], tuple[tuple[float, ...], ...]]:
@@ -125,12 +108,11 @@ def mixed(count: int) -> tuple[list[Trace], tuple[tuple[float, ...], ...]]:
     return [word(signs, line) for line in range(count)], (logits,) * count
 
 
-def test_listening_is_worth_it_where_it_costs_little() -> None:
+def test_listening_is_worth_it_where_what_is_said_happens() -> None:
     traces, logits = mixed(6)
     prices = costs(0.05, 0.3)
-    assert worth_reading(traces, prices, Reading(SURE, 0.0, logits), "model")
-    assert not worth_reading(traces, prices, Reading(SURE, 0.5, logits), "model")
-    assert not worth_reading(traces, prices, Reading(LEVEL, 0.01, logits), "model")
+    assert worth_reading(traces, prices, Reading(SURE, logits), "model")
+    assert not worth_reading(traces, prices, Reading(WRONG, logits), "model")
 
 
 def test_a_route_that_only_adapting_makes_pay_is_on() -> None:

@@ -8,13 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from specexport.calibration.measuring.record import JudgedTokens
-from specexport.calibration.statistics.results import SignalQuality
+from specexport.calibration.statistics.results import EstimateQuality
 from specexport.calibration.survival.curves import MIN_CHANCE, POINTS, PRIOR_TOKENS
 from specexport.calibration.survival.fit import fit_survival
 from specexport.calibration.survival.quality import judge
-from specexport.errors import ParameterError
 from specexport.runtime.policy.survival import Survival
-from support.refusals import refused
 
 Array = np.ndarray
 
@@ -23,32 +21,19 @@ def sigmoid(logit: Array) -> Array:
     return 1 / (1 + np.exp(-logit))
 
 
-def draft(
-    chances: Array, logits: Array, confidence: Array | None = None, rounds_a_request: int = 20, seed: int = 99
-) -> tuple[JudgedTokens, Array]:
-    """Rounds cut after the first rejection, and the chances of what is left.
-
-    chances, logits, confidence: `[rounds, k]`.
-    """
+def draft(chances: Array, confidence: Array, rounds_a_request: int = 20, seed: int = 99) -> tuple[JudgedTokens, Array]:
+    """Rounds cut after the first rejection, and the chances of what is left. chances, confidence: `[rounds, k]`."""
     accepted = np.random.default_rng(seed).random(chances.shape) < chances
     reached = np.cumprod(np.column_stack([np.ones(len(accepted), bool), accepted[:, :-1]]), axis=1).astype(bool)
     rounds, index = np.nonzero(reached)
-    read = np.full(chances.shape, np.nan) if confidence is None else confidence
-    tokens = JudgedTokens(
-        rounds // rounds_a_request,
-        rounds,
-        index,
-        logits[reached].astype(np.float32),
-        read[reached].astype(np.float32),
-        accepted[reached],
-    )
+    tokens = JudgedTokens(rounds // rounds_a_request, index, confidence[reached], accepted[reached])
     return tokens, chances[reached]
 
 
 def chances_of(survival: Survival, tokens: JudgedTokens) -> Array:
     """As the runtime reads them."""
-    logits = tokens.probability if survival.signal == "probability" else tokens.confidence
-    return np.array([survival.chance(int(i), float(logit)) for i, logit in zip(tokens.index, logits, strict=True)])
+    told = zip(tokens.index, tokens.confidence, strict=True)
+    return np.array([survival.chance(int(index), float(confidence)) for index, confidence in told])
 
 
 def normal(seed: int, *shape: int) -> Array:
@@ -67,22 +52,21 @@ def test_chances_are_recovered_by_logit_and_position() -> None:
         return float(sigmoid(np.array(0.5 * logit + 1.5 - 0.5 * index)))
 
     survival, _ = fit_survival(draft(sigmoid(0.5 * logits + 1.5 - 0.5 * np.arange(4)), logits)[0], "the bundle")
-    assert (survival.bundle, survival.signal, len(survival.curves)) == ("the bundle", "probability", 4)
+    assert (survival.bundle, len(survival.curves)) == ("the bundle", 4)
     for index in range(4):
         for logit in (-3.0, -1.0, 0.0, 1.0, 3.0):
             assert survival.chance(index, logit) == pytest.approx(truth(logit, index), abs=0.08)
 
 
 def test_an_overconfident_draft_is_corrected() -> None:
-    survival, (quality,) = fit_survival(overconfident(0, 4000)[0], "b")
+    survival, quality = fit_survival(overconfident(0, 4000)[0], "b")
     fresh, true = overconfident(50, 8000)
-    raw = judge("raw", sigmoid(fresh.probability.astype(np.float64)), fresh.accepted)
+    raw = judge(sigmoid(fresh.confidence), fresh.accepted)
     assert raw.error > 0.1
-    mended = judge("mended", chances_of(survival, fresh), fresh.accepted)
+    mended = judge(chances_of(survival, fresh), fresh.accepted)
     assert mended.error < 0.02
     assert np.abs(chances_of(survival, fresh) - true).mean() < 0.03
     # what it says of itself is what others' prompts show
-    assert quality.signal == "probability"
     assert quality.error < 0.02
     assert quality.auc == pytest.approx(mended.auc, abs=0.02)
 
@@ -100,7 +84,7 @@ def test_curves_are_small_rising_and_never_certain(slope: float) -> None:
     logits = 4 * normal(3, 600, 3)
     survival, _ = fit_survival(draft(sigmoid(slope * logits), logits)[0], "b")
     assert_sound(survival)
-    if slope == -1.0:  # no signal that a chance may rise with
+    if slope == -1.0:  # nothing that a chance may rise with
         assert survival.chance(0, 8.0) - survival.chance(0, -8.0) < 0.1
 
 
@@ -119,46 +103,21 @@ def test_a_rare_position_borrows_from_the_others() -> None:
 @pytest.mark.parametrize(("all_are", "level"), [(True, 0.99), (False, 0.01)])
 def test_tokens_of_one_fate_give_a_level_curve(all_are: bool, level: float) -> None:
     chances = np.full((60, 2), float(all_are))
-    survival, qualities = fit_survival(draft(chances, normal(5, 60, 2), normal(6, 60, 2))[0], "b")
-    assert survival.signal == "probability"
+    survival, quality = fit_survival(draft(chances, normal(5, 60, 2))[0], "b")
     assert_sound(survival)
     assert {curve.chances for curve in survival.curves} == {survival.curves[0].chances}
     assert len(survival.curves[0].logits) == 1
     assert survival.chance(0, 0.0) > level if all_are else survival.chance(0, 0.0) < level
-    assert [quality.auc for quality in qualities] == [0.5, 0.5]
-
-
-def test_a_confidence_that_knows_more_wins() -> None:
-    def sample(seed: int, rounds: int) -> tuple[JudgedTokens, Array]:
-        told = normal(seed, rounds, 3)
-        return draft(sigmoid(2 * told + 0.5), told + normal(seed + 1, rounds, 3), 5 * told - 7, seed=seed)
-
-    survival, (probability, confidence) = fit_survival(sample(10, 4000)[0], "b")
-    assert survival.signal == "confidence"
-    assert (probability.signal, confidence.signal) == ("probability", "confidence")
-    assert confidence.auc > probability.auc + 0.1
-    assert confidence.error < 0.03
-    fresh, true = sample(20, 3000)
-    assert np.abs(chances_of(survival, fresh) - true).mean() < 0.04
-    assert judge("confidence", chances_of(survival, fresh), fresh.accepted).error < 0.02
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_one_that_knows_no_more_leaves_the_probability(seed: int) -> None:
-    logits = 2 * normal(seed, 500, 3)
-    for told in (normal(seed + 1, 500, 3), logits + 0.02 * normal(seed + 2, 500, 3)):
-        survival, (probability, _) = fit_survival(draft(sigmoid(logits), logits, told)[0], "b", seed)
-        assert survival.signal == "probability"
-        assert probability.auc > 0.8
+    assert quality.auc == 0.5
 
 
 def test_no_request_has_a_say_in_what_it_is_judged_by(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in the curves: flipping its own outcomes leaves its chances as they were."""
     seen: list[Array] = []
 
-    def spy(signal: str, chances: Array, accepted: Array) -> SignalQuality:
+    def spy(chances: Array, accepted: Array) -> EstimateQuality:
         seen.append(chances)
-        return judge(signal, chances, accepted)
+        return judge(chances, accepted)
 
     monkeypatch.setattr("specexport.calibration.survival.fit.judge", spy)
     tokens = few_requests(8)
@@ -166,21 +125,17 @@ def test_no_request_has_a_say_in_what_it_is_judged_by(monkeypatch: pytest.Monkey
     turned = replace(tokens, accepted=tokens.accepted ^ mine)
     for one in (tokens, turned):
         fit_survival(one, "b")
-    for before, after in zip(seen[:2], seen[2:], strict=True):
-        assert np.array_equal(before[mine], after[mine])
-        assert not np.array_equal(before, after)  # while it has a say in what others are judged by
-
-
-def single() -> JudgedTokens:
-    return draft(np.array([[1.0]]), np.array([[0.3]]), np.array([[1.0]]))[0]
+    before, after = seen
+    assert np.array_equal(before[mine], after[mine])
+    assert not np.array_equal(before, after)  # while it has a say in what others are judged by
 
 
 def few_requests(count: int) -> JudgedTokens:
-    return draft(sigmoid(normal(7, 20 * count, 3)), normal(8, 20 * count, 3), normal(9, 20 * count, 3))[0]
+    return draft(sigmoid(normal(7, 20 * count, 3)), normal(8, 20 * count, 3))[0]
 
 
 def constant() -> JudgedTokens:
-    return draft(np.full((100, 2), 0.6), np.full((100, 2), 12.0), np.full((100, 2), 5.0))[0]
+    return draft(np.full((100, 2), 0.6), np.full((100, 2), 12.0))[0]
 
 
 def uneven() -> JudgedTokens:
@@ -189,38 +144,9 @@ def uneven() -> JudgedTokens:
     return tokens.of((tokens.request == 0) | tokens.accepted & (tokens.index == 0))
 
 
-@pytest.mark.parametrize(
-    ("make", "signals"),
-    [
-        (single, []),
-        (lambda: few_requests(1), []),
-        (lambda: few_requests(2), ["probability", "confidence"]),
-        (constant, ["probability", "confidence"]),
-        (uneven, ["probability", "confidence"]),
-    ],
-)
-def test_poor_data_still_give_a_survival(make: Callable[[], JudgedTokens], signals: list[str]) -> None:
-    survival, qualities = fit_survival(make(), "b")
+@pytest.mark.parametrize("make", [lambda: few_requests(2), constant, uneven])
+def test_poor_data_still_give_a_survival(make: Callable[[], JudgedTokens]) -> None:
+    survival, quality = fit_survival(make(), "b")
     assert_sound(survival)
-    assert [quality.signal for quality in qualities] == signals
+    assert 0 <= quality.error <= 1
     assert 0 < survival.chance(5, -20.0) <= survival.chance(5, 20.0) < 1
-
-
-def test_rounds_with_broken_numbers_are_left_out() -> None:
-    tokens, _ = overconfident(80, 100)
-    broken = tokens.of(np.ones(len(tokens), bool))
-    followed = tokens.round[tokens.index == 2][3]
-    first = np.flatnonzero(tokens.round == followed)[0]
-    broken.probability[first] = np.nan
-    whole = tokens.of(tokens.round != followed)
-    assert fit_survival(broken, "b") == fit_survival(whole, "b")
-    confidence = normal(81, len(tokens)).astype(np.float32)
-    confidence[first] = np.inf
-    spoilt = replace(tokens, confidence=confidence)
-    assert fit_survival(spoilt, "b")[1][0] == fit_survival(whole, "b")[1][0]
-
-
-def test_no_token_is_an_error_of_one_line() -> None:
-    tokens = single()
-    with refused(ParameterError, "judged", field="prompts"):
-        fit_survival(tokens.of(np.zeros(1, bool)), "b")

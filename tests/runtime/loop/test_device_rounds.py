@@ -13,8 +13,8 @@ import pytest
 from specexport.engines.base import RoundNoise, RoundResult
 from specexport.errors import EngineError
 from specexport.runtime.loop.device_rounds import device_rounds
-from specexport.runtime.policy.confidence import ConfidentSchedule
-from specexport.runtime.policy.controller import RouteState
+from specexport.runtime.policy.confidence import AcceptancePredictor, adaptive_schedule
+from specexport.runtime.policy.controller import AdaptiveSchedule, RouteState
 from specexport.runtime.policy.cost_model import CostPoint
 from specexport.runtime.policy.files import write_decision
 from specexport.runtime.policy.host_identity import bundle_identity
@@ -223,20 +223,29 @@ def test_close_gives_the_engine_back(pair: tuple[Session, Session, FakeRounds]) 
     assert closed == [True]
 
 
-def test_an_adaptive_schedule_launches_the_best_number_and_asks_nobody_in_between(
-    pair: tuple[Session, Session, FakeRounds],
-) -> None:
-    """Whoever drafts the maximum and stops early cannot stop on the device."""
-    _, device, rounds = pair
+def adaptive(read: AcceptancePredictor | None) -> AdaptiveSchedule:
     rounds_of = tuple(map(time, (1.0, 1.1, 1.6, 2.4, 3.4)))
     costs = costs_at(CostPoint(8, rounds_of, time(0.0), rounds_of, (time(0.0),) * 5))
     entry = RoutePolicy("on", "model", 1, "adaptive", (0.6, 0.2), None)
+    return adaptive_schedule(entry, costs, read, RouteState(), 4)
 
-    def chance(index: int, logits: Any) -> float:
-        raise AssertionError("nobody reads confidence on the device")
 
-    schedule = ConfidentSchedule(entry, costs, RouteState(), 4, chance)
-    assert device.generate(PROMPT, max_new_tokens=2, schedule=schedule).tokens == greedy_tokens(
+def test_an_adaptive_schedule_launches_the_best_number(pair: tuple[Session, Session, FakeRounds]) -> None:
+    _, device, rounds = pair
+    assert device.generate(PROMPT, max_new_tokens=2, schedule=adaptive(None)).tokens == greedy_tokens(
         device.engine.target, PROMPT, 2
     )  # type: ignore[arg-type]
     assert [k for _, k, _ in rounds.asked] == [1]
+
+
+def test_the_host_runs_the_rounds_of_a_draft_whose_confidence_is_read(
+    pair: tuple[Session, Session, FakeRounds],
+) -> None:
+    _, device, rounds = pair
+    read = list[int]()
+    schedule = adaptive(lambda index, logits: read.append(index) or 0.9)  # type: ignore[func-returns-value]
+    assert device.generate(PROMPT, max_new_tokens=8, schedule=schedule).tokens == greedy_tokens(
+        device.engine.target, PROMPT, 8
+    )  # type: ignore[arg-type]
+    assert read
+    assert not rounds.asked

@@ -7,7 +7,7 @@ import logging
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def costs_of(bundle: Bundle) -> Costs:
 
 
 def survival_of(bundle: Bundle) -> Survival:
-    return Survival(SURVIVAL_VERSION, bundle_identity(bundle), "probability", (Curve((-1.0, 1.0), (0.25, 0.75)),))
+    return Survival(SURVIVAL_VERSION, bundle_identity(bundle), (Curve((-1.0, 1.0), (0.25, 0.75)),))
 
 
 def edit(path: Path, **changes: Any) -> None:
@@ -127,7 +127,7 @@ def test_a_grammars_requests_are_trusted_apart_and_by_what_came_of_them(bundle: 
     write_policy(bundle, ADAPTIVE, code=ADAPTIVE)
     write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
     write_decision(bundle, {"draft": survival_of(bundle)}, SURVIVAL)
-    decisions = Decisions.load(Drafts(bundle, engine()), 0)
+    decisions = Decisions.load(Drafts(bundle, engine(lambda: 1.0)), 0)
     free, bounded = (decisions.schedule("code", 4, constrained)[1] for constrained in (False, True))
     assert free.plan(sequence(10)).draft_stop is not None
     assert bounded.plan(sequence(10)).draft_stop is None  # what the draft says of itself was fitted to free text
@@ -136,21 +136,10 @@ def test_a_grammars_requests_are_trusted_apart_and_by_what_came_of_them(bundle: 
     assert decisions.states["code", True].prior < 0 == decisions.states["code", False].prior
 
 
-def test_the_probability_is_read_from_the_drafts_last_row(bundle: Bundle) -> None:
-    write_policy(bundle, ADAPTIVE)
-    write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
-    write_decision(bundle, {"draft": survival_of(bundle)}, SURVIVAL)
-    chance = Decisions.load(Drafts(bundle, engine()), 0).acceptance_predictor("draft")
-    assert chance is not None
-    sure, unsure = np.array([0, 20, 0], np.float32), np.array([1, 1, 1], np.float32)
-    assert chance(0, np.stack([unsure, sure])) == 0.75
-    assert chance(0, np.stack([sure, unsure])) == pytest.approx(0.5 - 0.25 * np.log(2))
-
-
 def test_the_drafts_own_confidence_is_read(bundle: Bundle) -> None:
     write_policy(bundle, ADAPTIVE)
     write_decision(bundle, {"draft": costs_of(bundle)}, COSTS)
-    write_decision(bundle, {"draft": replace(survival_of(bundle), signal="confidence")}, SURVIVAL)
+    write_decision(bundle, {"draft": survival_of(bundle)}, SURVIVAL)
     given = [1.5]
     chance = Decisions.load(Drafts(bundle, engine(lambda: given[0])), 0).acceptance_predictor("draft")
     assert chance is not None
@@ -296,6 +285,14 @@ def test_what_earlier_versions_wrote_is_to_be_calibrated_again(
     write_policy(bundle)
     edit(bundle.path(POLICY), routes={"code": json.loads(bundle.path(POLICY).read_text())["default"] | changes})
     with refused(BundleError, "specexport calibrate", field=field):
+        Decisions.load(Drafts(bundle, engine()), 0)
+
+
+def test_a_survival_of_an_earlier_version_is_to_be_calibrated_again(bundle: Bundle) -> None:
+    write_policy(bundle)
+    old = asdict(survival_of(bundle)) | {"schema_version": 2, "signal": "probability"}
+    bundle.path(SURVIVAL).write_text(json.dumps({"draft": old}))
+    with refused(BundleError, "specexport calibrate", field="survival.json: draft.signal"):
         Decisions.load(Drafts(bundle, engine()), 0)
 
 
