@@ -14,7 +14,7 @@ from ..errors import PromptError, SpecExportError
 from ..runtime.sampling.parameters import SamplingParameters
 from ..runtime.tools.answer import AnswerReader, Thought
 from .generate import answering, brief, cancelled_by_ctrl_c
-from .options import BUNDLE, CHAT_TEMPLATE, note_route, policy_note, running, sampling_options
+from .options import BUNDLE, CHAT_TEMPLATE, note_unused, policy_note, running, sampling_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,7 +68,7 @@ def chat(
     parameters = {"max_new_tokens": max_new_tokens, **options}
     # The budget lets a model that keeps states go on from an earlier turn.
     with load(bundle, prompt_cache_bytes=None, chat_template=chat_template, **where) as session:
-        note_route(session, options["route"])
+        note_unused(session, SamplingParameters(**parameters))
         console = Console(highlight=False, soft_wrap=True)
         notes = console if console.file.isatty() else Console(highlight=False, soft_wrap=True, stderr=True)
         conversation = Conversation(session, console, notes, system, parameters)

@@ -19,7 +19,7 @@ from .options import (
     JSON,
     from_stdin,
     grammars,
-    note_route,
+    note_unused,
     policy_note,
     running,
     sampling_options,
@@ -87,7 +87,7 @@ def generate(
         source = [{"role": "user", "content": source}]
     parameters = SamplingParameters(prediction=None if prediction is None else _text(prediction), **options)
     session = load(bundle, chat_template=chat_template, **where)
-    note_route(session, parameters.route)
+    note_unused(session, parameters)
     reader = None
     if prompt is None:
         source, parameters, reader = answering(session, source, parameters)

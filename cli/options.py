@@ -166,9 +166,14 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def note_route(session: Session, route: str | None) -> None:
-    """Says on stderr that a route has no effect, where the policy does not know it."""
-    policy = session.decisions.policy
+def note_unused(session: Session, asked: SamplingParameters) -> None:
+    """Says on stderr what has no effect: what truncates while decoding is greedy, and a route that the policy does not
+    know.
+    """
+    truncating = {"top_k": asked.top_k > 0, "top_p": asked.top_p < 1.0, "min_p": asked.min_p > 0.0}
+    if asked.greedy and (names := [flag_of(name) for name, truncates in truncating.items() if truncates]):
+        click.echo(f"no effect at temperature 0: {', '.join(names)}; give --temperature to sample", err=True)
+    policy, route = session.decisions.policy, asked.route
     if route is None or (policy is not None and route in policy.routes):
         return
     reason = "the session follows no policy; specexport calibrate --prompts FILE makes one"

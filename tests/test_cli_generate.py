@@ -183,6 +183,13 @@ def test_a_route_that_has_no_effect_is_said(run: Run) -> None:
     assert found.stderr.startswith("--route code has no effect: the session follows no policy; ")
 
 
+def test_what_truncates_a_greedy_choice_is_said_to_have_no_effect(run: Run) -> None:
+    given = ("--prompt=a", "--max-new-tokens", 2, "--top-p", 0.5, "--top-k", 3)
+    says(run(*given).stderr.splitlines()[0], "--top-p", "--top-k", "--temperature")
+    for more in (("--temperature", 1), ("--top-p", 1, "--top-k", 0)):
+        assert "no effect" not in run(*given, *more).stderr
+
+
 def test_an_end_at_the_capacity_is_said(run: Run) -> None:
     given = ("--prompt", "def add", "--ban-token", 1)  # a full bundle of 64 tokens
     for json_ in ((), ("--json",)):
