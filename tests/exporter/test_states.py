@@ -142,7 +142,7 @@ def test_states_in_half_precision(precision: Any, tmp_path: Path) -> None:
     )
     assert exported.error("ort") <= LOGIT_TOLERANCE["fp16"]
     assert exported.error("onnx") <= LOGIT_TOLERANCE["fp16"]
-    dtypes = {kept.state.part: kept.memory.read().dtype for kept in exported.decoder("ort")._states._kept}  # type: ignore[union-attr]
+    dtypes = {state.part: past.dtype for _, state, past, _ in exported.decoder("ort")._states._memory}  # type: ignore[union-attr]
     assert dtypes == {"window": np.float16, "state": np.float32, "rows": np.float32}
 
 
