@@ -162,9 +162,9 @@ def _announce(step: Callable[[str], None], name: str, phase: str) -> None:
 
 def _put_into_place(bundle: Bundle, template: Plan, graphs: list[str], temporary: Path) -> Bundle:
     """Move the plans into the bundle and replace the manifest."""
-    root, manifest = bundle.root, bundle.manifest
+    manifest = bundle.manifest
     replaced = [plan.file for plan in manifest.plans if plan.engine == template.engine]
-    plans, entries, moved = [], {}, {}
+    plans, entries, placed = [], {}, {}
     for graph in graphs:
         made = temporary / _plan_name(graph)
         digest = sha256(made)
@@ -172,10 +172,10 @@ def _put_into_place(bundle: Bundle, template: Plan, graphs: list[str], temporary
         name = f"{ENGINES}/{template.engine}/{made.stem}-{digest[:8]}.plan"
         plans.append(replace(template, graph=graph, file=name))
         entries[name] = FileEntry(made.stat().st_size, digest)
-        moved[made] = root / name
+        placed[name] = made
     # Placed first, so that it is the first choice of a host that can run it.
     engines = manifest.engines if template.engine in manifest.engines else (template.engine, *manifest.engines)
     files = {name: entry for name, entry in manifest.files.items() if name not in replaced}
     others = (plan for plan in manifest.plans if plan.engine != template.engine)
     compiled = replace(manifest, engines=engines, plans=(*others, *plans), files=files | entries)
-    return replace_manifest(bundle, compiled, temporary, moved, template.engine)
+    return replace_manifest(bundle, compiled, temporary, placed)

@@ -37,7 +37,7 @@ def test_files_then_the_manifest_then_its_name_are_synced(tmp_path: Path, monkey
     added = {"engines/new": FileEntry(4, sha256(scratch / "new"))}
     old = (root / MANIFEST).read_bytes()
     manifest = replace(before.manifest, files=before.manifest.files | added)
-    replace_manifest(before, manifest, scratch, {scratch / "new": place}, "tensorrt")
+    replace_manifest(before, manifest, scratch, {"engines/new": scratch / "new"})
     new = (root / MANIFEST).read_bytes()
     assert steps == [("engines", True, old), (f"scratch/{MANIFEST}", True, old), (".", True, new)]
     assert new != old
@@ -48,8 +48,8 @@ def test_what_another_command_changes_or_changed_is_left_as_it_is(tmp_path: Path
     added = {"engines/new": FileEntry(4, sha256(scratch / "new"))}
     manifest = replace(before.manifest, files=before.manifest.files | added)
     with locked(before.root), refused(OutputError, "being changed", code="changed_meanwhile"):
-        replace_manifest(before, manifest, scratch, {}, "tensorrt")
-    replace_manifest(before, manifest, scratch, {scratch / "new": place}, "tensorrt")
+        replace_manifest(before, manifest, scratch, {})
+    replace_manifest(before, manifest, scratch, {"engines/new": scratch / "new"})
     with refused(OutputError, "meantime", code="changed_meanwhile"):
-        replace_manifest(before, before.manifest, scratch, {}, "tensorrt")
+        replace_manifest(before, before.manifest, scratch, {})
     assert place.exists()
