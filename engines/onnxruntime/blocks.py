@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from ...bundle import CONFIDENCE, HIDDEN, Contract, ModelSpec
 from ...errors import EngineError
-from ..base import Logits, Rows, SavedStates, check_rows
+from ..base import Logits, check_rows
 from .graphs import OrtGraph, Signature, check_graph, open_session, still_open
 from .hidden import CHAINED, STATES
+from .host_memory import NUMPY_DTYPES, HostMemory
+from .signatures import cache_signatures
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 
 
-class OrtBlockDecoder:
+class OrtBlockDecoder(HostMemory):
     """Implements `Decoder`, and `Reader` of its own passes.
 
     A step after `read` writes those rows and runs a block whose anchor is the last of its tokens; it gives the logits
@@ -51,7 +53,7 @@ class OrtBlockDecoder:
         self.confidence = (lambda: self._confidence) if chain is not None and CONFIDENCE in chain.names else None
         self.taps = None
         self._value = ort.OrtValue.ortvalue_from_numpy  # aliases the array
-        dtype = {"fp32": np.float32, "fp16": np.float16}[contract.caches]
+        dtype = NUMPY_DTYPES[contract.caches]
         self._caches = [
             np.zeros((1, layer.num_kv_heads, contract.capacity, layer.head_dim), dtype)
             for _, layer in spec.cache_names("past")
@@ -60,7 +62,7 @@ class OrtBlockDecoder:
         self._token = np.zeros(1, np.int64)
         self._columns = np.arange(contract.capacity)
         self._logits = np.zeros((1, spec.reads.slots, spec.vocab_size), np.float32)
-        self._states = np.zeros((1, spec.reads.slots, spec.reads.width), np.float32)
+        self._slot_states = np.zeros((1, spec.reads.slots, spec.reads.width), np.float32)
         self._hidden = np.zeros((0, 0), np.float32)
         self._slot, self._goes_on = 0, False
         self._sessions: dict[str, ort.InferenceSession | None] = {
@@ -95,9 +97,8 @@ class OrtBlockDecoder:
         logits: Logits = self._logits[0, self._slot : self._slot + 1]
         if self._chain is None:
             return logits
-        given = self._chain(
-            {"tokens": np.array(tokens[-1:], np.int64), STATES: self._states[0, self._slot][None], "logits": logits}
-        )
+        states = self._slot_states[0, self._slot][None]
+        given = self._chain({"tokens": np.array(tokens[-1:], np.int64), STATES: states, "logits": logits})
         if self.confidence is not None:
             self._confidence = float(given[CONFIDENCE][0])
         return given[CHAINED].astype(np.float32, copy=False)
@@ -109,26 +110,6 @@ class OrtBlockDecoder:
         context = still_open(self._context, self._paths["context"])
         context.bind_ortvalue_input(HIDDEN, self._value(self._hidden[None]))
         self._run("context", context)
-
-    def resumable(self, rows: int) -> int:
-        return rows
-
-    def overwrite_rows(self, start: int, value: float) -> None:
-        for array in self._caches:
-            array[:, :, start:] = value
-
-    def read_rows(self, end: int) -> list[Rows]:
-        return [array[0, :, :end].copy() for array in self._caches]
-
-    def write_rows(self, saved: Sequence[Rows], start: int, end: int) -> None:
-        for array, rows in zip(self._caches, saved, strict=True):
-            array[0, :, start:end] = rows[:, start:end]
-
-    def read_recurrent_states(self, end: int) -> SavedStates:
-        raise AssertionError("a draft of blocks has no states")
-
-    def write_recurrent_states(self, saved: SavedStates) -> None:
-        raise AssertionError("a draft of blocks has no states")
 
     def close(self) -> None:
         """Release the model and its caches. Closing again does nothing."""
@@ -158,26 +139,23 @@ class OrtBlockDecoder:
         block.bind_ortvalue_input("tokens", self._value(self._token))
         block.bind_ortvalue_output("logits", self._value(self._logits))
         if self._chain is not None:
-            block.bind_ortvalue_output(STATES, self._value(self._states))
+            block.bind_ortvalue_output(STATES, self._value(self._slot_states))
 
     def _chain_signatures(self, confident: bool) -> dict[str, Signature | None]:
         logits: Signature = ("tensor(float)", [1, self.vocab_size])
-        states: Signature = ("tensor(float)", [1, self._states.shape[2]])
+        states: Signature = ("tensor(float)", [1, self._slot_states.shape[2]])
         confidence: dict[str, Signature | None] = {CONFIDENCE: None} if confident else {}
         return {"tokens": None, STATES: states, "logits": logits, CHAINED: logits, **confidence}
 
     def _check(self) -> None:
         """Raises `BundleError`."""
-        element = f"tensor({self._caches[0].dtype.name.replace('32', '')})"
-        caches: dict[str, dict[str, Signature | None]] = {
-            side: {name: (element, array.shape) for (name, _), array in zip(names, self._caches, strict=True)}
-            for side, names in (("past", self.spec.cache_names("past")), ("present", self.spec.cache_names("present")))
-        }
+        past = cache_signatures(self.spec, self._contract, "past")
+        present = cache_signatures(self.spec, self._contract, "present")
         context: dict[str, Signature | None] = {HIDDEN: None}
         block: dict[str, Signature | None] = {"tokens": None, "columns": None}
         block["logits"] = ("tensor(float)", self._logits.shape)
         if self._chain is not None:
-            block[STATES] = ("tensor(float)", self._states.shape)
-        for kind, expected in (("block", block), ("context", {**context, **caches["present"]})):
+            block[STATES] = ("tensor(float)", self._slot_states.shape)
+        for kind, expected in (("block", block), ("context", context | present)):
             session = still_open(self._sessions[kind], self._paths[kind])
-            check_graph(self._paths[kind], session, {"position": None, **caches["past"], **expected})
+            check_graph(self._paths[kind], session, {"position": None} | past | expected)

@@ -14,9 +14,9 @@ from .assistant import OrtAssistant
 from .blocks import OrtBlockDecoder
 from .decoder import DecoderOptions, OrtDecoder
 from .graphs import DIALECTS, OrtGraph, open_graph
-from .hidden import fuse_signatures
 from .kernels import availability as availability_of_kernels
 from .session_options import check_threads
+from .signatures import fuse_signatures
 
 NAME = "onnxruntime"
 OLDEST = (1, 23)  # the first that runs opset 21 with int4 in blocks, and the last with wheels for Python 3.10

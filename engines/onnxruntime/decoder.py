@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...bundle import CacheLayer, Contract, ModelSpec, Precision
+from ...bundle import CacheLayer, Contract, ModelSpec
 from ...errors import EngineError
-from ..base import Logits, Rows, RunGraph, SavedStates, check_rows
-from .graphs import DIALECTS, Signature, check_graph, open_session, still_open
-from .hidden import OrtReader, OrtTaps, hidden_shapes
-from .states import OrtStates, state_signatures
+from ..base import Logits, RunGraph, check_rows
+from .graphs import DIALECTS, check_graph, open_session, still_open
+from .hidden import OrtReader, OrtTaps
+from .host_memory import NUMPY_DTYPES, CacheRows, HostMemory
+from .signatures import model_signatures
+from .states import OrtStates
 from .trees import ANCESTOR, DEPTH, OrtTrees
 
 if TYPE_CHECKING:
     import onnxruntime as ort
-
-NUMPY_DTYPES: dict[Precision, type[np.floating]] = {"fp32": np.float32, "fp16": np.float16}
-CacheRows = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class DecoderOptions:
     caches: Sequence[CacheRows] = ()
 
 
-class OrtDecoder:
+class OrtDecoder(HostMemory):
     """A model graph of any dialect, with its KV cache in numpy arrays. Implements `Decoder`.
 
     Raises `EngineError` for bf16 or a graph that cannot be loaded, and `BundleError` for a graph that does not match
@@ -99,7 +98,6 @@ class OrtDecoder:
         self._caches = [*options.caches, *own]
         self._cache_values = [self._value(array) for array in self._caches]
         self._trees = OrtTrees() if contract.tree_rows else None
-        self._states = None
         if spec.has_states:
             in_place = dialect in DIALECTS
             self._states = OrtStates(spec, contract, options.keeps_open, NUMPY_DTYPES, self._value, in_place)
@@ -147,7 +145,7 @@ class OrtDecoder:
         bound = self._bound(count, end)
         bound.tokens[:] = tokens
         self._position[0] = position
-        certain = self._states.begin(position, count, prompt) if self._states is not None else 0
+        start = self._states.begin(position, count, prompt) if self._states is not None else 0
         try:
             session.run_with_iobinding(bound.io)
         except Exception as error:  # onnxruntime raises its own types straight from C++
@@ -158,36 +156,12 @@ class OrtDecoder:
             for array, new in zip(self._caches, bound.new, strict=True):
                 array[:, :, position:end] = new
         if self._states is not None:
-            self._states.finish(certain, end)
+            self._states.finish(start, end)
         if self.taps is not None:
             self.taps.count = count
         if self.reader is not None:
             self.reader.rows = len(bound.logits)
         return bound.logits
-
-    def resumable(self, rows: int) -> int:
-        return rows if self._states is None else self._states.resumable(rows)
-
-    def overwrite_rows(self, start: int, value: float) -> None:
-        for array in self._caches:
-            array[:, :, start:] = value
-        if self._states is not None:
-            self._states.overwrite_rows(start, value)
-
-    def read_rows(self, end: int) -> list[Rows]:
-        return [array[0, :, :end].copy() for array in self._caches]
-
-    def write_rows(self, saved: Sequence[Rows], start: int, end: int) -> None:
-        for array, rows in zip(self._caches, saved, strict=True):
-            array[0, :, start:end] = rows[:, start:end]
-
-    def read_recurrent_states(self, end: int) -> SavedStates:
-        assert self._states is not None
-        return self._states.read(end)
-
-    def write_recurrent_states(self, saved: SavedStates) -> None:
-        assert self._states is not None
-        self._states.write(saved)
 
     def close(self) -> None:
         """Release model, caches and bindings. Closing again does nothing."""
@@ -233,21 +207,9 @@ class OrtDecoder:
 
     def _check(self, session: ort.InferenceSession) -> None:
         """Check the graph's inputs and outputs against the contract. Raises `BundleError`."""
-        spec, contract = self.spec, self._contract
-        element = f"tensor({np.dtype(self._dtype).name.replace('32', '')})"  # tensor(float), tensor(float16)
-        expected: dict[str, Signature | None] = {"tokens": None, "position": None}
+        expected = model_signatures(self.spec, self._contract, "past", *((self._side,) if self.writes else ()))
         if self._spans:
             expected["columns"] = None
         if self._contract.tree_rows:
             expected |= dict.fromkeys((DEPTH, ANCESTOR))
-        sides: tuple[Literal["past", "new", "present"], ...] = ("past", self._side) if self.writes else ("past",)
-        for side in sides:
-            rows = None if side == "new" else contract.capacity  # None: the number of tokens of the pass
-            for name, layer in spec.cache_names(side):
-                expected[name] = (element, [1, layer.num_kv_heads, rows, layer.head_dim])
-        expected |= state_signatures(spec, contract)
-        hidden = hidden_shapes(len(spec.taps) * spec.tap_width, spec.reads, contract.rows_name)
-        logits: dict[str, list[int | str]] = {"logits": [1, contract.rows_name, spec.vocab_size]}
-        floats: dict[str, Sequence[int | str | None]] = {**logits, **hidden}
-        expected |= {name: ("tensor(float)", shape) for name, shape in floats.items()}
         check_graph(self._path, session, expected)

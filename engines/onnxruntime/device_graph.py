@@ -7,7 +7,7 @@ the pass, as a graph of its own or with others around it. See docs/internals/onn
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ...bundle import COUNTS, Contract, ModelSpec, Precision, Reads
+from ...bundle import COUNTS, Contract, ModelSpec, Reads
 from ...errors import BundleError, EngineError
 from ..cuda.device import Address, CudaDevice
 from ..cuda.driver import size_text
 from ..cuda.loaded_graph import Enqueue
-from .graphs import Signature, check_graph, still_open
-from .hidden import fuse_signatures, hidden_shapes
-from .states import state_signatures
+from .graphs import check_graph, still_open
+from .signatures import fuse_signatures, model_signatures
 
 # ONNX's numbers of the types of inputs and outputs, and numpy's types, where it has them.
 ELEMENTS: dict[str, tuple[int, DTypeLike | None]] = {
@@ -33,7 +32,6 @@ ELEMENTS: dict[str, tuple[int, DTypeLike | None]] = {
     "tensor(float16)": (10, np.float16),
     "tensor(bfloat16)": (16, None),
 }
-NAMES: dict[Precision, str] = {"fp32": "tensor(float)", "fp16": "tensor(float16)", "bf16": "tensor(bfloat16)"}
 # Of runs: ONNX Runtime captures nothing by itself, and returns before the GPU is done.
 RUN_OPTIONS = {"gpu_graph_id": "-1", "disable_synchronize_execution_providers": "1"}
 
@@ -104,16 +102,7 @@ class OrtDeviceGraph:
 
     def check(self, spec: ModelSpec, contract: Contract) -> None:
         """Check a model's inputs and outputs against the manifest. Raises `BundleError`."""
-        rows_name = contract.rows_name
-        logits: dict[str, list[int | str]] = {"logits": [1, rows_name, spec.vocab_size]}
-        hidden = hidden_shapes(len(spec.taps) * spec.tap_width, spec.reads, rows_name)
-        floats: dict[str, Sequence[int | str | None]] = {**logits, **hidden}
-        expected: dict[str, Signature | None] = {"tokens": None, "position": None}
-        expected |= {name: ("tensor(float)", shape) for name, shape in floats.items()}
-        for name, layer in (*spec.cache_names("past"), *spec.cache_names("present")):
-            shape = [1, layer.num_kv_heads, contract.capacity, layer.head_dim]
-            expected[name] = (NAMES[contract.precision], shape)
-        check_graph(self._path, self._session, expected | state_signatures(spec, contract))
+        check_graph(self._path, self._session, model_signatures(spec, contract, "past", "present"))
 
     def check_fuse(self, reads: Reads, tap_width: int) -> None:
         """The same of a draft's graph that fuses. tap_width: of each tap."""

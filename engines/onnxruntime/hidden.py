@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from ...bundle import FEEDBACK, FUSED, HIDDEN, Contract, Reads
 from ..base import RunGraph
-from .graphs import Signature
 
 Floats = NDArray[np.float32]
 # Outputs of the graphs of a draft of blocks, and inputs of its chain.
@@ -54,15 +53,3 @@ class OrtReader:
 
     def read_back(self) -> None:
         self._hidden[0] = self._feedback[self.rows - 1]
-
-
-def hidden_shapes(taps: int, reads: Reads | None, rows_name: str) -> dict[str, list[int | str | None]]:
-    """Shapes by name, all float32, of such inputs and outputs. taps: F of a target's graph, 0 for none."""
-    shapes: dict[str, list[int | str | None]] = {HIDDEN: [1, None, taps]} if taps else {}
-    return shapes if reads is None else {HIDDEN: [1, None, reads.width], FEEDBACK: [1, rows_name, reads.width]}
-
-
-def fuse_signatures(reads: Reads, tap_width: int) -> dict[str, Signature | None]:
-    """Of a draft's graph that fuses, by name. tap_width: of each tap."""
-    widths = {HIDDEN: len(reads.taps) * tap_width, FUSED: reads.width}
-    return {name: ("tensor(float)", [1, None, width]) for name, width in widths.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from ...bundle import COUNTS, Contract, ModelSpec, Precision, State
 from ..base import SavedStates
 from ..open_rows import OpenRows
-from .graphs import Signature
 
 PENDING, CERTAIN = COUNTS
 
@@ -90,14 +89,3 @@ class OrtStates:
     def _fill(self, value: float) -> None:
         for _, _, past, _ in self._memory:
             past.fill(value)
-
-
-def state_signatures(spec: ModelSpec, contract: Contract) -> dict[str, Signature | None]:
-    """Signatures by name of the inputs and outputs that a graph has for the states of `spec`; empty without states."""
-    expected: dict[str, Signature | None] = dict.fromkeys(COUNTS) if spec.has_states else {}
-    sides: tuple[Literal["past", "present"], ...] = ("past", "present")
-    for side in sides:
-        for name, state in spec.state_names(side):
-            kind = {"fp32": "float", "fp16": "float16", "bf16": "bfloat16"}[state.precision(contract)]
-            expected[name] = (f"tensor({kind})", list(state.shape(contract)))
-    return expected
