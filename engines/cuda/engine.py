@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle import Bundle, Contract, DraftSpec, ModelSpec, Role
+from ...errors import EngineError
 from ..base import Arrays, Engine, OpenedDraft, RunGraph
 from ..rules import RuleSpec, rule_specs
 from ..shared_vocabulary import load_maps
@@ -90,6 +92,17 @@ def assemble(
         device=device.index,
         taps=target.taps,
     )
+
+
+def release(device: CudaDevice, loaded: Mapping[str, LoadedGraph]) -> None:
+    """Close the graphs, then the device. Closing again does nothing."""
+    with ExitStack() as stack:
+        stack.callback(device.close)
+        with suppress(EngineError):  # after a fault of the GPU every call fails
+            stack.enter_context(device.entered())
+            device.synchronize()  # passes may still be running, after an interrupt
+        for graph in loaded.values():
+            graph.close()
 
 
 def _columns(bundle: Bundle, draft: DraftSpec, target_size: int) -> NDArray[np.int64] | None:

@@ -52,3 +52,7 @@ class LoadedGraph(Protocol):
         Raises `EngineError` if names, shapes or memory do not fit.
         """
         ...
+
+    def close(self) -> None:
+        """Release it, before the device is closed. Closing again does nothing."""
+        ...

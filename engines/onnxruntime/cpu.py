@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from weakref import WeakSet
 
 from ...bundle import Bundle, ModelSpec
-from ...errors import BundleError, EngineError, reason_of
+from ...errors import BundleError, EngineError
 from ..base import Availability, Engine, OpenedDraft
 from ..catalogue import dotted, version_numbers
 from .assistant import OrtAssistant
 from .blocks import OrtBlockDecoder
 from .decoder import DecoderOptions, OrtDecoder
 from .graphs import DIALECTS, OrtGraph, open_graph
+from .installed import not_importable
 from .kernels import availability as availability_of_kernels
 from .session_options import check_threads
 from .signatures import fuse_signatures
@@ -26,13 +26,10 @@ OLDEST_WITH_STATES = (1, 31)
 
 def availability() -> Availability:
     """Whether onnxruntime is installed, can be imported and is new enough."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        return Availability(False, "onnxruntime is not installed", "pip install 'specexport[onnxruntime]'")
-    try:
-        import onnxruntime as ort
-    except ImportError as error:  # a shared library that is missing or built for another system
-        why = reason_of(error)
-        return Availability(False, f"onnxruntime is installed, but cannot be imported: {why}", "install it again")
+    if (problem := not_importable("onnxruntime")) is not None:
+        return problem
+    import onnxruntime as ort
+
     if version_numbers(ort.__version__)[:2] < OLDEST:
         needed = dotted(OLDEST)
         return Availability(

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import io
-import re
-from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...bundle import Bundle
-from ...errors import BundleError, EngineError, reason_of
+from ...errors import BundleError, EngineError
 from ..base import Availability, Engine
+from ..catalogue import dotted, version_numbers
 from ..cuda.device import CudaDevice
 from ..cuda.driver import find_gpu
-from ..cuda.engine import assemble
+from ..cuda.engine import assemble, release
 from .device_graph import OrtDeviceGraph, explain, reason
+from .installed import not_importable
 from .session_options import check_threads, configure
 
 NAME = "onnxruntime-cuda"
@@ -47,23 +47,18 @@ WARNING, FATAL = 2, 4
 
 def availability() -> Availability:
     """Whether onnxruntime-gpu is installed, is new enough, and can use a GPU."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        return Availability(False, "onnxruntime-gpu is not installed", INSTALL)
-    try:
-        import onnxruntime as ort
-    except ImportError as error:  # a shared library that is missing or built for another system
-        return Availability(
-            False, f"onnxruntime is installed, but cannot be imported: {reason_of(error)}", "install it again"
-        )
+    if (problem := not_importable("onnxruntime-gpu")) is not None:
+        return problem
+    import onnxruntime as ort
+
     name = f"onnxruntime {ort.__version__}"
     if PROVIDER not in ort.get_available_providers():
         if _missing(DRIVER):  # another package would gain nothing here, and this one runs bundles on the CPU
             return Availability(False, f"there is no NVIDIA driver ({DRIVER})", INSTALL_DRIVER)
         remedy = f"pip uninstall onnxruntime onnxruntime-gpu, then {INSTALL}; only one of the two can be installed"
         return Availability(False, f"{name} is installed without its CUDA provider", remedy)
-    release = re.match(r"(\d+)\.(\d+)", ort.__version__)
-    if release is None or (int(release[1]), int(release[2])) < OLDEST:
-        needed = ".".join(map(str, OLDEST))
+    if version_numbers(ort.__version__)[:2] < OLDEST:
+        needed = dotted(OLDEST)
         return Availability(
             False,
             f"{name} replays CUDA graphs wrongly, {needed} or newer is needed",
@@ -109,15 +104,7 @@ def _load(ort: Any, bundle: Bundle, threads: int, device: CudaDevice) -> Engine:
         loaded[name] = OrtDeviceGraph(ort, _session(ort, path, threads, device, wide), path, device)
         return loaded[name]
 
-    def close() -> None:
-        with ExitStack() as stack:
-            stack.callback(device.close)
-            with suppress(EngineError):  # after a fault of the GPU every call fails
-                stack.enter_context(device.entered())
-                device.synchronize()
-            for graph in loaded.values():
-                graph.close()
-
+    close = partial(release, device, loaded)
     try:
         with device.entered():
             for role, spec in manifest.pair.items():  # the larger one first

@@ -6,7 +6,7 @@ The two engines differ only in the library and its settings.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from ...bundle import Bundle, Plan
 from ...errors import EngineError
 from ..base import Engine
 from ..cuda.device import CudaDevice
-from ..cuda.engine import assemble
+from ..cuda.engine import assemble, release
 from .api import Library, plans_of
 from .plan import LoadedPlan, check_fit
 
@@ -29,22 +29,7 @@ def load_bundle(
     Raises `EngineError`. If anything fails, everything is released, `device` included.
     """
     loaded: dict[str, LoadedPlan] = {}  # by the path of the graph that it was compiled from
-
-    is_open = True
-
-    def close() -> None:
-        nonlocal is_open
-        if not is_open:
-            return
-        is_open = False
-        with ExitStack() as stack:
-            stack.callback(device.close)
-            with suppress(EngineError):  # after a fault of the GPU every call fails
-                stack.enter_context(device.entered())
-                device.synchronize()  # contexts may still be running, after an interrupt
-            for plan in loaded.values():
-                plan.close()
-
+    close = partial(release, device, loaded)
     try:
         plans = plans_of(bundle, name)
         _check_complete(name, bundle, plans)
