@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ..passes.match import array, only_reader, producer, split_sizes
 from ..quantize.linears import splits_last_axis
 from ..weights.rotation import hadamard
 from .layouts import PANEL
@@ -26,7 +27,7 @@ def fuse_around_products(model: ir.Model) -> int:
 
 
 def _add_bias(graph: ir.Graph, product: ir.Node) -> bool:
-    add = _only_reader(product.outputs[0])
+    add = only_reader(product.outputs[0])
     if add is None or add.op_type != "Add" or _input(product, BIAS) is not None:
         return False
     bias = add.inputs[1] if add.inputs[0] is product.outputs[0] else add.inputs[0]
@@ -41,19 +42,19 @@ def _add_bias(graph: ir.Graph, product: ir.Node) -> bool:
 
 def _gate(graph: ir.Graph, product: ir.Node) -> bool:
     """`activation(first half) * second half`."""
-    split = _only_reader(product.outputs[0])
+    split = only_reader(product.outputs[0])
     half = product.attributes["num_outputs"].as_int() // 2
     if split is None or split.op_type != "Split" or len(split.outputs) != 2 or half % PANEL:
         return False
-    if not splits_last_axis(split) or _sizes(split) not in (None, [half, half]):
+    if not splits_last_axis(split) or split_sizes(split) not in (None, [half, half]):
         return False
     gate, up = split.outputs
     found = _activated(gate)
-    product_of = _only_reader(up)
+    product_of = only_reader(up)
     if found is None or product_of is None or product_of.op_type != "Mul":
         return False
     kind, activated = found
-    if _only_reader(activated) is not product_of or up not in product_of.inputs:
+    if only_reader(activated) is not product_of or up not in product_of.inputs:
         return False
     product.attributes["gate"] = ir.AttrInt64("gate", kind)
     _take_over(graph, product.outputs[0], product_of)
@@ -69,19 +70,19 @@ def _activated(gate: ir.Value) -> tuple[int, ir.Value] | None:
     sigmoids = [node for node in readers if node.op_type == "Sigmoid"]
     if len(readers) != 2 or len(sigmoids) != 1:
         return None
-    multiplied = _only_reader(sigmoids[0].outputs[0])
+    multiplied = only_reader(sigmoids[0].outputs[0])
     return (SILU, multiplied.outputs[0]) if multiplied in readers and multiplied.op_type == "Mul" else None
 
 
 def _norm(graph: ir.Graph, product: ir.Node) -> bool:
     """RMS norms, of a sum where one was fused into the norm, that only this product reads."""
     value = product.inputs[0]
-    norm = value.producer() if value is not None else None
-    if norm is None or value is None or _only_reader(value) is not product:
+    norm = producer(value, NORM, SKIP_NORM)
+    if norm is None or value is None or only_reader(value) is not product:
         return False
     if norm.op_type == NORM:
         x, gain, skip, total = norm.inputs[0], norm.inputs[1], None, None
-    elif norm.op_type == SKIP_NORM and _input(norm, 3) is None:
+    elif _input(norm, 3) is None:
         x, skip, gain = norm.inputs[:3]
         total = norm.outputs[3] if len(norm.outputs) > 3 else None
     else:
@@ -108,17 +109,15 @@ def _norm(graph: ir.Graph, product: ir.Node) -> bool:
 def _turn(graph: ir.Graph, product: ir.Node) -> bool:
     """`Reshape(MatMul(Reshape(x), H))` with a normalized Hadamard matrix, as `weights/turning.py` is traced."""
     turned = product.inputs[0]
-    back = turned.producer() if turned is not None else None
-    if turned is None or back is None or back.op_type != "Reshape" or _only_reader(turned) is not product:
+    back = producer(turned, "Reshape")
+    if turned is None or back is None or only_reader(turned) is not product:
         return False
-    made = back.inputs[0].producer() if back.inputs[0] is not None else None
-    if made is None or made.op_type != "MatMul":
+    made = producer(back.inputs[0], "MatMul")
+    parted = producer(made.inputs[0], "Reshape") if made is not None else None
+    size = turn_size(made.inputs[1]) if made is not None else 0
+    if parted is None or not size:
         return False
-    parted = made.inputs[0].producer() if made.inputs[0] is not None else None
-    size = turn_size(made.inputs[1])
-    if parted is None or parted.op_type != "Reshape" or not size:
-        return False
-    value, shape = parted.inputs[0], back.inputs[1].const_value if back.inputs[1] is not None else None
+    value, shape = parted.inputs[0], array(back.inputs[1])
     made_by, rank = value.producer() if value is not None else None, shape.size if shape is not None else None
     if made_by is not None and made_by.domain == DOMAIN and _rank(value) in (None, rank):
         product.replace_input_with(0, value)
@@ -135,18 +134,6 @@ def turn_size(value: ir.Value | None) -> int:
     if tensor is None or other != [size] or not SMALLEST_TURN <= size <= LARGEST_TURN or size & (size - 1):
         return 0
     return size if np.allclose(tensor.numpy(), hadamard(size).numpy(), atol=1e-7) else 0
-
-
-def _only_reader(value: ir.Value) -> ir.Node | None:
-    nodes = {use.node for use in value.uses()}
-    return nodes.pop() if len(nodes) == 1 and not value.is_graph_output() else None
-
-
-def _sizes(split: ir.Node) -> list[int] | None:
-    sizes = split.inputs[1] if len(split.inputs) > 1 else None
-    if sizes is None:
-        return None
-    return [] if sizes.const_value is None else [int(size) for size in sizes.const_value.numpy()]
 
 
 def _rank(value: ir.Value | None) -> int | None:

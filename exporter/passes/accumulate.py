@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from .match import producer
+
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 PRODUCTS = ("MatMul", "Gemm")
 VIEWS = ("Gather", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -46,7 +48,5 @@ def _adds_in_half(node: ir.Node) -> bool:
 
 
 def _is_dequantized(value: ir.Value | None) -> bool:
-    made = value.producer() if value is not None else None
-    if made is None:
-        return False
-    return made.op_type == "DequantizeLinear" or (made.op_type in VIEWS and _is_dequantized(made.inputs[0]))
+    made = producer(value, "DequantizeLinear", *VIEWS)
+    return made is not None and (made.op_type not in VIEWS or _is_dequantized(made.inputs[0]))

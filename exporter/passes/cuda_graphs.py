@@ -23,6 +23,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
 from ...bundle import COUNTS, HIDDEN
+from .match import producer, split_sizes
 
 SEQLENS_K, TOTAL_SEQUENCE_LENGTH = 5, 6  # inputs of GroupQueryAttention
 PAST_KEY = 3
@@ -85,7 +86,7 @@ def narrow_splits(model: ir.Model) -> bool:
 
 def _cut(node: ir.Node, graph: ir.Graph) -> None:
     """The first three parts by themselves, and the rest again."""
-    value, sizes, parts = node.inputs[0], _sizes(node), list(node.outputs)
+    value, sizes, parts = node.inputs[0], split_sizes(node) or [], list(node.outputs)
     axis = node.attributes.get_int("axis", 0)
     tape = ir.tape.Tape()
     made: list[ir.Value] = []
@@ -112,14 +113,7 @@ def _split(tape: ir.tape.Tape, value: ir.Value | None, sizes: list[int], axis: i
 def _is_wide(node: ir.Node) -> bool:
     if node.op_type != "Split" or node.domain or len(node.outputs) <= MAX_PARTS:
         return False
-    sizes = _sizes(node)
-    return len(set(sizes)) > 1
-
-
-def _sizes(node: ir.Node) -> list[int]:
-    """Of its parts; empty where they are not constant, or all the same by the node's own word."""
-    lengths = ir.convenience.get_const_tensor(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
-    return [] if lengths is None else [int(size) for size in lengths.numpy()]
+    return len(set(split_sizes(node) or ())) > 1
 
 
 def keep_counts_on_host(model: ir.Model) -> bool:
@@ -149,5 +143,5 @@ def _is_kept(count: ir.Value) -> bool:
 
 
 def _is_zero(value: ir.Value | None) -> bool:
-    node = value.producer() if value is not None else None
-    return node is not None and node.op_type == "Sub" and node.inputs[0] is node.inputs[1]
+    node = producer(value, "Sub")
+    return node is not None and node.inputs[0] is node.inputs[1]

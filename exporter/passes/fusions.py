@@ -25,6 +25,8 @@ from onnxscript.rewriter import pattern
 from onnxscript.rewriter._ir_utils import get_singleton_value
 from onnxscript.rewriter.ort_fusions.skip_normalization import SkipRmsNormFusion
 
+from .match import permuted, producer
+
 
 class SameTypeSkipFusion(SkipRmsNormFusion):  # type: ignore[misc]
     def check(self, op: Any, input: ir.Value, gamma: ir.Value, **others: Any) -> Any:
@@ -63,13 +65,10 @@ def fuse_transpose_into_matmul(model: ir.Model) -> int:
     """Returns the number of fused layers. A transpose that others use too stays for them."""
     fused = 0
     for node in list(model.graph):
-        if node.op_type != "MatMul" or node.domain or node.inputs[0] is None or node.inputs[1] is None:
+        if node.op_type != "MatMul" or node.domain or node.inputs[0] is None:
             continue
-        transpose = node.inputs[1].producer()
-        if transpose is None or transpose.op_type != "Transpose":
-            continue
-        weight = transpose.inputs[0]
-        if weight is None or not weight.is_initializer() or list(transpose.attributes["perm"].as_ints()) != [1, 0]:
+        transpose, weight = producer(node.inputs[1], "Transpose"), permuted(node.inputs[1], [1, 0])
+        if transpose is None or weight is None or not weight.is_initializer():
             continue
         matmul = ir.node("FusedMatMul", [node.inputs[0], weight], {"transB": 1}, domain="com.microsoft", name=node.name)
         ir.convenience.replace_nodes_and_values(model.graph, node, [node], [matmul], node.outputs, matmul.outputs)
@@ -116,9 +115,8 @@ def _expand(graph: ir.Graph, node: ir.Node) -> None:
 
 def _transpose_in_front(node: ir.Node) -> ir.Node | None:
     """Of a norm's input alone, and one that leaves the axis of the norm the last."""
-    assert node.inputs[0] is not None
-    made = node.inputs[0].producer()
-    if made is None or made.op_type != "Transpose" or len(made.outputs[0].uses()) > 1:
+    made = producer(node.inputs[0], "Transpose")
+    if made is None or len(made.outputs[0].uses()) > 1:
         return None
     perm = list(made.attributes["perm"].as_ints())
     return made if perm[-1] == len(perm) - 1 and not made.outputs[0].is_graph_output() else None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ...errors import ProofError
+from ..passes.match import producer, source, through
 
 STORED = (".int8", ".int4", ".fp8")
 TABLE = "table"
@@ -47,7 +48,7 @@ def _integers(node: ir.Node) -> Iterator[QuantizedOp]:
     if stored is None:
         return
     name, weights = stored
-    value = _known(_through(node.inputs[0], "QuantizeLinear"))
+    value = _known(through(node.inputs[0], "QuantizeLinear"))
     output = _after(node.outputs[0], "Cast")
     if (row := _by_row(value)) is not None:
         value, scale = row
@@ -63,7 +64,7 @@ def _expert_integers(node: ir.Node) -> Iterator[QuantizedOp]:
     if picked is None or stored is None:
         return
     name, weights = stored
-    row = _by_row(_known(_through(_through(node.inputs[0], "Unsqueeze"), "QuantizeLinear")))
+    row = _by_row(_known(through(through(node.inputs[0], "Unsqueeze"), "QuantizeLinear")))
     if row is None:
         raise ProofError(f"what {name} multiplies is not rounded row by row")
     by_row = _after(_after(_after(node.outputs[0], "Squeeze"), "Cast"), "Mul", row[1])
@@ -77,17 +78,17 @@ def _expert_integers(node: ir.Node) -> Iterator[QuantizedOp]:
 def _expert_matrices(node: ir.Node) -> Iterator[QuantizedOp]:
     """`quantize/for_tensorrt.py`: picked from what a DequantizeLinear restores."""
     picked = _picked(node.inputs[0])
-    restored = _through(picked[0], "Reshape") if picked is not None else None
-    stored = _stored(_through(restored, "DequantizeLinear")) if restored is not None else None
+    restored = through(picked[0], "Reshape") if picked is not None else None
+    stored = _stored(through(restored, "DequantizeLinear")) if restored is not None else None
     if picked is not None and stored is not None:
-        value, output = _through(node.inputs[1], "Unsqueeze"), _after(node.outputs[0], "Squeeze")
+        value, output = through(node.inputs[1], "Unsqueeze"), _after(node.outputs[0], "Squeeze")
         yield QuantizedOp("DequantizeLinear", stored[1], _name(value), _name(output), experts=_name(picked[1]))
 
 
 def _picked(value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
     """What a Gather picks from, and by what."""
-    node = value.producer() if value is not None else None
-    return (_known(node.inputs[0]), _known(node.inputs[1])) if node is not None and node.op_type == "Gather" else None
+    node = producer(value, "Gather")
+    return (_known(node.inputs[0]), _known(node.inputs[1])) if node is not None else None
 
 
 def _factor(product: ir.Value, value: ir.Value) -> ir.Value | None:
@@ -109,18 +110,16 @@ def _whole(node: ir.Node) -> Iterator[QuantizedOp]:
 def _dequantized(node: ir.Node) -> Iterator[QuantizedOp]:
     """`quantize/for_tensorrt.py`: a product with a DequantizeLinear. Its inputs may be rounded."""
     yield from _expert_matrices(node)
-    weight = _through(node.inputs[1], "Transpose")
-    producer = weight.producer() if weight is not None else None
-    stored = _stored(producer.inputs[0]) if producer is not None and producer.op_type == "DequantizeLinear" else None
+    stored = _stored(source(through(node.inputs[1], "Transpose"), "DequantizeLinear"))
     if stored is not None:
-        value = _through(_through(node.inputs[0], "DequantizeLinear"), "QuantizeLinear")
+        value = through(through(node.inputs[0], "DequantizeLinear"), "QuantizeLinear")
         biased = len(node.inputs) > 2 and node.inputs[2] is not None
         yield QuantizedOp("DequantizeLinear", stored[1], _name(value), _name(node.outputs[0]), biased)
 
 
 def _picked_rows(node: ir.Node) -> Iterator[QuantizedOp]:
     """`quantize/picked_weights.py`, and in Q/DQ a Gather of a DequantizeLinear."""
-    restored = _through(node.inputs[0], "DequantizeLinear")
+    restored = through(node.inputs[0], "DequantizeLinear")
     stored = _stored(restored)
     if stored is None or _is_stack(restored):
         return
@@ -160,7 +159,7 @@ def _scaled(rows: ir.Value) -> ir.Value:
 
 def _stored(value: ir.Value | None) -> tuple[str, tuple[str, ...]] | None:
     """What an initializer of few bits is called before its format, and the weights in it; None for any other value."""
-    value = _through(_through(value, "Reshape"), "Transpose")
+    value = through(through(value, "Reshape"), "Transpose")
     if value is None or not value.is_initializer() or not _name(value).endswith(STORED):
         return None
     name = _name(value).rpartition(".")[0]
@@ -169,11 +168,8 @@ def _stored(value: ir.Value | None) -> tuple[str, tuple[str, ...]] | None:
 
 def _by_row(value: ir.Value) -> tuple[ir.Value, str] | None:
     """`x`, and the name of its rows' largest magnitudes, where the value is `x / ReduceMax(Abs(x))`."""
-    division = value.producer()
-    if division is None or division.op_type != "Div":
-        return None
-    largest = _through(division.inputs[1], "ReduceMax")
-    if largest is division.inputs[1] or _through(largest, "Abs") is not division.inputs[0]:
+    division = producer(value, "Div")
+    if division is None or source(source(division.inputs[1], "ReduceMax"), "Abs") is not division.inputs[0]:
         return None
     return _known(division.inputs[0]), _name(division.inputs[1])
 
@@ -188,12 +184,6 @@ def _after(value: ir.Value, op_type: str, operand: str | None = None) -> ir.Valu
     readers = ", ".join(node.op_type for node in nodes) or "nothing"
     wanted = op_type if operand is None else f"{op_type} by {operand}"
     raise ProofError(f"{value.name} of a quantized product is read by {readers}, expected one {wanted}")
-
-
-def _through(value: ir.Value | None, op_type: str) -> ir.Value | None:
-    """What a node of this type made the value from, else the value."""
-    node = value.producer() if value is not None else None
-    return node.inputs[0] if node is not None and node.op_type == op_type else value
 
 
 def _known(value: ir.Value | None) -> ir.Value:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..passes.clean_up import parameter_name
+from ..passes.match import permuted
 from ..weights.recipe import Format, Recipe, WeightRecipe
 
 # The domain of ONNX Runtime's own operators.
@@ -89,14 +90,9 @@ def _linear(node: ir.Node) -> Iterator[Linear]:
         node.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta")
     ):
         return
-    producer = weight.producer()
-    if (
-        producer is not None
-        and producer.op_type == "Transpose"
-        and list(producer.attributes["perm"].as_ints()) == [1, 0]
-    ):
-        weight, transposed = producer.inputs[0], not transposed
-    if weight is None or weight.const_value is None or len(weight.const_value.shape) != 2 or weight.dtype not in FLOATS:
+    if (stored := permuted(weight, [1, 0])) is not None:
+        weight, transposed = stored, not transposed
+    if weight.const_value is None or len(weight.const_value.shape) != 2 or weight.dtype not in FLOATS:
         return
     yield Linear(node, weight, transposed, node.inputs[2] if len(node.inputs) > 2 else None)
 

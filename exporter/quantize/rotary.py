@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
 from ...bundle import HIDDEN
+from ..passes.match import array, permuted, producer, source, split_sizes
 from .linears import constant
 
 ATTENTION, ATTENTION_BIAS = "GroupQueryAttention", 10
@@ -111,10 +112,10 @@ def absorb_rotary(model: ir.Model, capacity: int) -> int:
 
 def _rotated(value: ir.Value | None) -> Rotated | None:
     """Of `Reshape(x * cos + turned(x) * sin)`, or with a Transpose between, where `x` are heads or their first part."""
-    laid = _through(value, "Reshape")
-    swapped = _swapped(laid)
+    laid = source(value, "Reshape")
+    swapped = permuted(laid, SWAP)
     whole = swapped or laid
-    parts = _producer(whole, "Concat")
+    parts = producer(whole, "Concat")
     found = _rotation(whole if parts is None else parts.inputs[0])
     if found is None:
         return None
@@ -130,10 +131,10 @@ def _rotated(value: ir.Value | None) -> Rotated | None:
 
 def _rotation(value: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value, int] | None:
     """`x`, `cos`, `sin` of `x * cos + turned(x) * sin`, and where the second half of `x` begins, 0 for neighbours."""
-    add = _producer(value, "Add")
+    add = producer(value, "Add")
     for first, second in ((0, 1), (1, 0)) if add is not None else ():
         assert add is not None
-        plain, crossed = _producer(add.inputs[first], "Mul"), _producer(add.inputs[second], "Mul")
+        plain, crossed = producer(add.inputs[first], "Mul"), producer(add.inputs[second], "Mul")
         if plain is None or crossed is None:
             continue
         heads, cos, sin = plain.inputs[0], plain.inputs[1], crossed.inputs[1]
@@ -147,22 +148,22 @@ def _rotation(value: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value, int
 
 def _angles(value: ir.Value) -> ir.Value:
     """A row of them for each token, of which a layer may read the kept ones."""
-    value = _through(value, "Unsqueeze") or value
-    rows = _through(value, "Slice") if keeps_rows(value.producer()) else None
+    value = source(value, "Unsqueeze") or value
+    rows = source(value, "Slice") if keeps_rows(value.producer()) else None
     return rows or value
 
 
 def keeps_rows(node: ir.Node | None) -> bool:
     """Whether it is a Slice that a pass's number of tokens decides on (`tracing/kept_rows.py`)."""
-    return node is not None and node.op_type == "Slice" and _constant(node.inputs[1]) is None
+    return node is not None and node.op_type == "Slice" and array(node.inputs[1]) is None
 
 
 def _by_halves(value: ir.Value | None, heads: ir.Value) -> int:
     """Where `x2` begins, if the value is `[-x2, x1]` of the two parts of each head; else 0."""
-    halves = _producer(value, "Concat")
+    halves = producer(value, "Concat")
     if halves is None or len(halves.inputs) != 2:
         return 0
-    first, second = _sliced(halves.inputs[1], heads), _sliced(_through(halves.inputs[0], "Neg"), heads)
+    first, second = _sliced(halves.inputs[1], heads), _sliced(source(halves.inputs[0], "Neg"), heads)
     if first is None or second is None:
         return 0
     middle = first[1]
@@ -171,35 +172,35 @@ def _by_halves(value: ir.Value | None, heads: ir.Value) -> int:
 
 def _by_neighbours(value: ir.Value | None, heads: ir.Value) -> bool:
     """Whether the value is `[-x1, x0, -x3, x2, ...]` of each head."""
-    pairs = _producer(_through(value, "Reshape"), "Concat")
+    pairs = producer(source(value, "Reshape"), "Concat")
     if pairs is None or len(pairs.inputs) != 2 or pairs.attributes.get_int("axis", 0) not in (-1, 4):
         return False
-    first = _sliced(_through(pairs.inputs[1], "Unsqueeze"), heads)
-    second = _sliced(_through(_through(pairs.inputs[0], "Unsqueeze"), "Neg"), heads)
+    first = _sliced(source(pairs.inputs[1], "Unsqueeze"), heads)
+    second = _sliced(source(source(pairs.inputs[0], "Unsqueeze"), "Neg"), heads)
     return first == (0, END, 2) and second == (1, END, 2)
 
 
 def _first_part(first: ir.Value, rest: ir.Value | None) -> tuple[ir.Value, int] | None:
     """What both are parts of, along the last axis, and where the second begins."""
-    heads = _through(first, "Slice")
+    heads = source(first, "Slice")
     if heads is not None and (one := _sliced(first, heads)) and (other := _sliced(rest, heads)):
         return (heads, one[1]) if one == (0, other[0], 1) and other[1:] == (END, 1) else None
-    split = _producer(first, "Split")
+    split = producer(first, "Split")
     if split is None or [*split.outputs] != [first, rest] or split.attributes.get_int("axis", 0) not in (-1, 3):
         return None
-    sizes = _constant(split.inputs[1]) if len(split.inputs) > 1 else None
-    return (split.inputs[0], int(sizes[0])) if sizes is not None and split.inputs[0] is not None else None
+    sizes = split_sizes(split)
+    return (split.inputs[0], sizes[0]) if sizes and split.inputs[0] is not None else None
 
 
 def _unswapped(heads: ir.Value) -> ir.Value:
     """The heads as `[1, T, H, D]`, where they lie as `[1, H, T, D]`. Norms along the last axis take either."""
-    view, made_by = _swapped(heads), heads.producer()
+    view, made_by = permuted(heads, SWAP), heads.producer()
     if view is not None:
         return view
     assert made_by is not None
     assert made_by.graph is not None
     if made_by.op_type in NORMS and made_by.attributes.get_int("axis", -1) in (-1, 3):
-        view = _swapped(made_by.inputs[0])
+        view = permuted(made_by.inputs[0], SWAP)
     if view is not None:
         kept = [value for name, value in made_by.attributes.items() if name != "axis"]
         node = ir.Node(made_by.domain, made_by.op_type, [view, *made_by.inputs[1:]], [*kept, LAST])
@@ -263,7 +264,7 @@ def evaluate(model: ir.Model, wanted: tuple[ir.Value, ...], width: int, position
 
 def _flat(graph: ir.Graph, before: ir.Node, view: ir.Value) -> ir.Value:
     """`[1, T, H * D]`, as attention takes its heads."""
-    flat = _through(view, "Reshape")
+    flat = source(view, "Reshape")
     if flat is not None:
         return flat
     node = ir.node("Reshape", [view, constant(graph, "rotary.flat", np.array([0, 0, -1]))])
@@ -272,33 +273,11 @@ def _flat(graph: ir.Graph, before: ir.Node, view: ir.Value) -> ir.Value:
     return node.outputs[0]
 
 
-def _producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
-    node = value.producer() if value is not None else None
-    return node if node is not None and node.op_type == op_type else None
-
-
-def _through(value: ir.Value | None, op_type: str) -> ir.Value | None:
-    """What a node of this type made the value from."""
-    node = _producer(value, op_type)
-    return node.inputs[0] if node is not None else None
-
-
-def _swapped(value: ir.Value | None) -> ir.Value | None:
-    """What a Transpose of the second axis with the third made the value from."""
-    node = _producer(value, "Transpose")
-    return node.inputs[0] if node is not None and [*node.attributes["perm"].as_ints()] == SWAP else None
-
-
 def _sliced(value: ir.Value | None, whole: ir.Value) -> tuple[int, int, int] | None:
     """Start, end and step of the value, a Slice of `whole` along the last axis. The end is at most `END`."""
-    node = _producer(value, "Slice")
-    bounds = [_constant(bound) for bound in node.inputs[1:]] if node is not None and node.inputs[0] is whole else []
+    node = producer(value, "Slice")
+    bounds = [array(bound) for bound in node.inputs[1:]] if node is not None and node.inputs[0] is whole else []
     if len(bounds) < 3 or any(bound is None or bound.size != 1 for bound in bounds):
         return None
     start, end, axis, step = (int(bound.item()) for bound in [*bounds, np.ones(1)][:4])  # type: ignore[union-attr]
     return (start, min(end, END), step) if axis in (-1, 3) else None
-
-
-def _constant(value: ir.Value | None) -> np.ndarray | None:
-    tensor = value.const_value if value is not None else None
-    return tensor.numpy() if tensor is not None else None
