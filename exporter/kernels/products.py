@@ -12,13 +12,10 @@ import onnx_ir as ir
 
 from ..passes.clean_up import CLEAN_UP
 from ..passes.fusions import expand_rms_normalization
-from ..quantize.apply import check_stored
+from ..quantize.apply import check_stored, store_and_pack
 from ..quantize.batch_invariant import look_angles_up, spell_softplus_out
 from ..quantize.for_onnxruntime import stored
 from ..quantize.linears import Group, Linear, constant, is_table, linears, matrix, name_of, picked_tables, put_in_place
-from ..quantize.pack_qkv import pack_attention
-from ..quantize.picked_weights import quantize_expert_rows, quantize_tables
-from ..quantize.rotary import absorb_rotary
 from ..weights.recipe import Recipe
 from .fuse import DOMAIN, fuse_around_products, turn_size
 from .layouts import BLOCK, FLOAT_FORMATS, float_format, float_panels, floats_in_panels, int4_panels, int8_panels
@@ -33,11 +30,7 @@ def use_kernels(model: ir.Model, recipe: Recipe, capacity: int) -> int:
     What has no operator of ours keeps ONNX Runtime's, in forms that give a row the same bits in passes of any width.
     Raises `UnsupportedModelError` for a weight of the recipe that stays as it was.
     """
-    absorb_rotary(model, capacity)
-    changed = use_products(model, recipe) + quantize_expert_rows(model, recipe)
-    quantize_tables(model, recipe)
-    CLEAN_UP(model)  # what the rotary embedding left would keep queries and keys apart
-    pack_attention(model)
+    changed = store_and_pack(model, recipe, capacity, use_products)
     fuse_around_products(model)
     expand_rms_normalization(model)
     look_angles_up(model, capacity)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx_ir as ir
 from torch.nn import Module
 
@@ -19,6 +21,8 @@ from .linears import FLOATS
 from .pack_qkv import pack_attention
 from .picked_weights import quantize_expert_rows, quantize_tables
 from .rotary import absorb_rotary
+
+Store = Callable[[ir.Model, Recipe], int]
 
 
 def quantize(
@@ -43,17 +47,23 @@ def quantize(
     elif family == "onnxruntime-cuda":
         changed = quantize_for_cuda(model, recipe, capacity)
     else:
-        absorb_rotary(model, capacity)
-        changed = quantize_rows(model, recipe) + quantize_nbits(model, recipe) + quantize_expert_rows(model, recipe)
-        quantize_tables(model, recipe)  # after the layers, which must see what they share
-        CLEAN_UP(model)  # what the rotary embedding left would keep queries and keys apart
-        pack_attention(model)
+        changed = store_and_pack(model, recipe, capacity, quantize_rows, quantize_nbits)
         look_angles_up(model, capacity)
         if exact_widths:
             attend_over_two_rows(model)
             spell_softplus_out(model)
     CLEAN_UP(model)
     check_stored(model, recipe)
+    return changed
+
+
+def store_and_pack(model: ir.Model, recipe: Recipe, capacity: int, *store: Store) -> int:
+    """The passes with which every graph for CPUs begins. store: those of the layers; they return how many there are."""
+    absorb_rotary(model, capacity)
+    changed = sum(layers(model, recipe) for layers in (*store, quantize_expert_rows))
+    quantize_tables(model, recipe)  # after the layers, which must see what they share
+    CLEAN_UP(model)  # what the rotary embedding left would keep queries and keys apart
+    pack_attention(model)
     return changed
 
 
