@@ -9,7 +9,7 @@ before it gave back.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -36,6 +36,13 @@ RowsToKeep = int | Tensor | Callable[[Tensor], Tensor]
 def copied(part: str, weight: Tensor) -> str:
     """The note of a draft that has a copy of `weight`."""
     return f"the {part} is the target's: {weight.numel() / 1e6:.1f} M parameters more"
+
+
+def set_biases(attention: nn.Module, biased: Container[str]) -> None:
+    """New projections, which have a bias where `biased` has their name."""
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        old = getattr(attention, name)
+        setattr(attention, name, nn.Linear(old.in_features, old.out_features, name in biased))
 
 
 @dataclass(frozen=True)

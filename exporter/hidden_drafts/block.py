@@ -29,7 +29,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
     eager_attention_forward,
 )
 
-from .base import HiddenDraft, HiddenDraftOutput
+from .base import HiddenDraft, HiddenDraftOutput, set_biases
 
 KeyValue = tuple[Tensor, Tensor]
 # (layer, query `[1, H, Q, D]`, key and value of the block `[1, H_kv, Q, D]`) -> `[1, Q, H, D]`
@@ -153,9 +153,7 @@ class BlockDraft(HiddenDraft):
 
     def _layer(self, index: int) -> BlockLayer:
         layer: Any = Qwen3DecoderLayer(self.config, index)
-        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            old = getattr(layer.self_attn, name)
-            setattr(layer.self_attn, name, nn.Linear(old.in_features, old.out_features, name in self.form.biased))
+        set_biases(layer.self_attn, self.form.biased)
         if self.form.sinks:
             layer.self_attn.sinks = nn.Parameter(torch.empty(self.config.num_attention_heads))
         return BlockLayer(layer)

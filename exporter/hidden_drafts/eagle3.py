@@ -24,7 +24,7 @@ from transformers import DynamicCache, PreTrainedConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
 
-from .base import CACHE, HiddenDraft
+from .base import CACHE, HiddenDraft, set_biases
 from .fit import Feedback
 
 PARTS: dict[str, tuple[Any, Any]] = {
@@ -116,9 +116,7 @@ class Eagle3Draft(HiddenDraft):
 
     def _layer(self, index: int) -> Any:
         layer: Any = PARTS[self.config.model_type][0](self.config, index)
-        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            old = getattr(layer.self_attn, name)
-            setattr(layer.self_attn, name, nn.Linear(old.in_features, old.out_features, name in self.form.biased))
+        set_biases(layer.self_attn, self.form.biased)
         if hasattr(layer.self_attn, "sliding_window"):  # Qwen3's; Llama's passes on what `run` gives it
             layer.self_attn.sliding_window = self.windows[index] or None
         return JoiningLayer(layer, self.config, self.form) if index < self.form.joining else layer
