@@ -53,8 +53,8 @@ class StateCheckpoint:
         return start + shared_prefix(self.tokens[start:], tokens[start:])
 
 
-def shared_prefix(ours: Sequence[int], theirs: Sequence[int]) -> int:
-    """The number of leading tokens that both share."""
+def shared_prefix(ours: Sequence[object], theirs: Sequence[object]) -> int:
+    """The number of leading tokens, or letters, that both share."""
     for index, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one != other:
             return index

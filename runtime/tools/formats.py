@@ -81,7 +81,6 @@ def _hermes(text: str, prompt: str) -> ToolFormat | None:
         more = re.match(rf"(\s*){opening}", text[end + after.end() :])
         first = f'{start[1]}{{"name":{" " * spaced}"'
         return ToolFormat(
-            "hermes",
             opening,
             first,
             _between("arguments", spaced),
@@ -101,7 +100,7 @@ def _mistral(text: str, prompt: str) -> ToolFormat | None:
             if value == ARGUMENTS[0]:
                 more = trigger if text.startswith(trigger, end) else None
                 spaced = _spaced(text[start.end() : end])
-                return ToolFormat("mistral", trigger, "", "[ARGS]", "", more, spaced=spaced, short_ids=True)
+                return ToolFormat(trigger, "", "[ARGS]", "", more, spaced=spaced, short_ids=True)
         value, end = _json(text, start.end())
         if not isinstance(value, list) or not value or not isinstance(value[0], dict):
             continue
@@ -112,7 +111,7 @@ def _mistral(text: str, prompt: str) -> ToolFormat | None:
             more = f",{' ' * spaced}{name}" if len(value) > 1 else None
             between, closing = _between("arguments", spaced), "}"
             opening = f"{start[1]}[{name}"
-            return ToolFormat("mistral", trigger, opening, between, closing, more, "]", False, spaced, True)
+            return ToolFormat(trigger, opening, between, closing, more, "]", False, spaced, True)
     return None
 
 
@@ -126,7 +125,7 @@ def _llama(text: str, prompt: str) -> ToolFormat | None:
         return None
     spaced = _spaced(text[start:end])
     trigger = f'{{"name":{" " * spaced}"'
-    return ToolFormat("llama", trigger, "", _between("parameters", spaced), "}", None, leads=True, spaced=spaced)
+    return ToolFormat(trigger, "", _between("parameters", spaced), "}", None, leads=True, spaced=spaced)
 
 
 def _call(key: str) -> dict[str, Any]:

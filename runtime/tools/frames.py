@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..state.prompt_cache import shared_prefix
 from .tool_format import Parameters, ToolFormat
 
 Write = Callable[..., str | None]  # the text of a turn with calls with these arguments, without its common beginning
@@ -47,7 +48,7 @@ def _json(trigger: str, opening: str, rest: str, further: str | None) -> ToolFor
         return None
     closing, following, last = _ends(rest[end:], None if further is None else further[end:])
     spaced = '"first": 1' in rest
-    return ToolFormat("json", trigger, opening, rest[:start], closing, following, last, spaced=spaced)
+    return ToolFormat(trigger, opening, rest[:start], closing, following, last, spaced=spaced)
 
 
 def _parameters(
@@ -75,7 +76,7 @@ def _parameters(
         return None
     none = none[: len(none) - len(closing + last)]
     parameters = Parameters(head, none, text, other, text_end, other_end, joint, python="True" in (truth or ""))
-    return ToolFormat("parameters", trigger, opening, "", closing, following, last, parameters=parameters)
+    return ToolFormat(trigger, opening, "", closing, following, last, parameters=parameters)
 
 
 def _nested(write: Write) -> bool:
@@ -101,17 +102,10 @@ def _ends(rest: str, further: str | None) -> tuple[str, str | None, str]:
 
 def _common(one: str, other: str) -> str:
     """The common beginning of both, without cutting names such as `<this>`."""
-    common = _shared(one, other)
+    common = one[: shared_prefix(one, other)]
     if len(common) < max(len(one), len(other)) and ">" in common:
         common = common[: common.rindex(">") + 1]
     return common
-
-
-def _shared(one: str, other: str) -> str:
-    size = next(
-        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
-    return one[:size]
 
 
 def writer(
@@ -130,7 +124,7 @@ def writer(
         text = render([turn(*arguments)])
         if text is None or not text.endswith(after):
             return None
-        start = len(_shared(before, text))
+        start = shared_prefix(before, text)
         return text[start : len(text) - len(after)]
 
     return write

@@ -48,7 +48,6 @@ class ToolFormat:
     ordinary text here.
     """
 
-    name: str
     trigger: str
     opening: str
     between: str

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from specexport.runtime.tools.calls import CallReader, joined
 from specexport.runtime.tools.tool_format import Parameters, ToolFormat
 
-HERMES = ToolFormat(
-    "hermes", "<tool_call>", '\n{"name": "', '", "arguments": ', "}\n</tool_call>", '\n<tool_call>\n{"name": "'
-)
-LLAMA = ToolFormat("llama", '{"name": "', "", '", "parameters": ', "}", None, leads=True)
-MISTRAL = ToolFormat("mistral", "[TOOL_CALLS]", '[{"name": "', '", "arguments": ', "}", ', {"name": "', "]")
-MINISTRAL = ToolFormat("mistral", "[TOOL_CALLS]", "", "[ARGS]", "", "[TOOL_CALLS]")
+HERMES = ToolFormat("<tool_call>", '\n{"name": "', '", "arguments": ', "}\n</tool_call>", '\n<tool_call>\n{"name": "')
+LLAMA = ToolFormat('{"name": "', "", '", "parameters": ', "}", None, leads=True)
+MISTRAL = ToolFormat("[TOOL_CALLS]", '[{"name": "', '", "arguments": ', "}", ', {"name": "', "]")
+MINISTRAL = ToolFormat("[TOOL_CALLS]", "", "[ARGS]", "", "[TOOL_CALLS]")
 TAGGED = ToolFormat(
-    "parameters", "<call>", "", "", "</f>", "<call>",
+    "<call>", "", "", "</f>", "<call>",
     parameters=Parameters("\n<p=", "\n", ">\n", ">\n", "\n</p>\n", "\n</p>\n", "<p="),
 )  # fmt: skip
 
