@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,7 @@ class OrtDeviceGraph:
         shapes: Mapping[str, tuple[int, ...]],
         addresses: Mapping[str, Address],
         scratch: Address,
-        given: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+        given: Mapping[str, tuple[int, ...]],
     ) -> Enqueue:
         io = still_open(self._session, self._path).io_binding()
         known = {**shapes, **given}

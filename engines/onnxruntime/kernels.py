@@ -24,8 +24,8 @@ def instruction_set() -> str | None:
     return runs
 
 
-def availability(operators: int = OLDEST_OPERATORS) -> Availability:
-    """Whether this host can run graphs that ask for version `operators` of the operators, and on which instruction set.
+def availability() -> Availability:
+    """Whether this host can run graphs with the operators, and on which instruction set.
 
     The library itself is loaded, which takes less than a millisecond.
     """
@@ -34,9 +34,9 @@ def availability(operators: int = OLDEST_OPERATORS) -> Availability:
     except ImportError:
         return Availability(False, f"{PACKAGE} is not installed", INSTALL)
     found: int = getattr(package, "OPERATORS", 0)  # 0: a folder that happens to have this name
-    if found < operators:
+    if found < OLDEST_OPERATORS:
         return Availability(
-            False, f"{PACKAGE} has operators of version {found}, version {operators} or newer is needed", INSTALL
+            False, f"{PACKAGE} has operators of version {found}, version {OLDEST_OPERATORS} or newer is needed", INSTALL
         )
     try:
         runs: str | None = package.instruction_set()

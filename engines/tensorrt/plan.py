@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ...bundle import Bundle, Plan, is_cache
@@ -76,7 +75,7 @@ class LoadedPlan:
         shapes: Mapping[str, tuple[int, ...]],
         addresses: Mapping[str, Address],
         scratch: Address,
-        given: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+        given: Mapping[str, tuple[int, ...]],
     ) -> Enqueue:
         """Makes a new context for the optimization profile of that number."""
         missing = {*self.inputs, *self.outputs} ^ set(addresses)

@@ -83,9 +83,8 @@ class Loaded:
     def bind(self, width: int = 2, span: int = 16, profile: int | None = None, **addresses: int) -> Callable[[], None]:
         shapes = {"tokens": (1, width), "columns": (span,)}
         places = self.addresses | {name: Address(address) for name, address in addresses.items()}
-        return self.plan.bind(
-            CONTRACT.widths.index(width) if profile is None else profile, shapes, places, self.scratch
-        )
+        profile = CONTRACT.widths.index(width) if profile is None else profile
+        return self.plan.bind(profile, shapes, places, self.scratch, {})
 
     def write(self, name: str, values: Any) -> None:
         content = np.asarray(values, np.int64)
@@ -153,7 +152,7 @@ def test_names_that_do_not_match(loaded: Loaded) -> None:
         addresses["past.1.key"] = addresses["past.0.key"]
         if change == "missing":
             del addresses["past.1.key"], addresses["columns"]
-        message = refusal(lambda addresses=addresses: loaded.plan.bind(1, {}, addresses, loaded.scratch))  # type: ignore[misc]
+        message = refusal(lambda addresses=addresses: loaded.plan.bind(1, {}, addresses, loaded.scratch, {}))  # type: ignore[misc]
         name = "columns" if change == "missing" else "past.1.key"
         assert message.endswith(f"onnx.plan: inputs and outputs {name} do not match; compile the bundle again")
 
@@ -171,7 +170,7 @@ def test_a_cache_that_the_plan_copies(device: FakeDevice, folder: Path, tmp_path
     (tmp_path / "copy.plan").write_bytes(plan(tmp_path / "copy.onnx", version=version))
     loaded = LoadedPlan(Library("tensorrt", FakeTensorRT(device, version)), tmp_path / "copy.plan", device)
     cache, scratch = device.allocate(32, "a cache"), device.allocate(4096, "scratch")
-    message = refusal(lambda: loaded.bind(0, {}, {"past.0.key": cache, "present.0.key": cache}, scratch))
+    message = refusal(lambda: loaded.bind(0, {}, {"past.0.key": cache, "present.0.key": cache}, scratch, {}))
     assert message.endswith("copy.plan: present.0.key is not a cache updated in place; compile the bundle again")
 
 

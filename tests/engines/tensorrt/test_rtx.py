@@ -43,7 +43,7 @@ class Start:
         self.loaded = [LoadedPlan(library, file, device, self.caches.settings) for file in plans]
         places = {name: device.allocate(256, name) for name in ("x", "y")}
         scratch = device.allocate(4096, "scratch")
-        self.runs: list[Callable[[], None]] = [loaded.bind(0, {}, places, scratch) for loaded in self.loaded]
+        self.runs: list[Callable[[], None]] = [loaded.bind(0, {}, places, scratch, {}) for loaded in self.loaded]
         self.known = [config.get_runtime_cache().serialize() for config in self.configs]
 
     @property
