@@ -72,9 +72,7 @@ def train_head(head: Head, lessons: Sequence[Lesson], options: TuneOptions, prog
                 loss = loss_of(head, Lessons.of(head, batch), 1 if done < ALONE else STEPS)
             (loss / total).backward()  # type: ignore[no-untyped-call]
 
-    rate = head.rate if options.rate is None else options.rate
-    chosen = optimizers(model, rate, True)
-    return learn(model, lessons, options.step or SIZE, options.epochs, chosen, backward, progress)
+    return learn(model, lessons, SIZE, options.epochs, optimizers(model, head.rate, True), backward, progress)
 
 
 def loss_of(head: Head, batch: Lessons, steps: int) -> Tensor:

@@ -22,10 +22,8 @@ MIN_TOKENS = 200
 class TuneOptions:
     """max_new_tokens: of an answer. answers: to each training prompt; every third is sampled at temperature 1, the
     others at `temperature`. epochs: passes over all answers. general: maximum share of the training tokens that answer
-    built-in texts, so that little else is forgotten. rate: factor on the learning rates, None for that of the draft.
-    step: tokens that an optimizer step learns from, prompts included; None is 4096 for small drafts and 16384 for
-    others. Of a new head: vocabulary, at most so many tokens, None for 32768, and inner, the width of its MLP, None for
-    the target's. Raises `ParameterError`.
+    built-in texts, so that little else is forgotten. Of a new head: vocabulary, at most so many tokens, None for 32768,
+    and inner, the width of its MLP, None for the target's. Raises `ParameterError`.
     """
 
     max_new_tokens: int = 128
@@ -33,21 +31,17 @@ class TuneOptions:
     temperature: float = 0.0
     epochs: int = 4
     general: float = 0.4
-    rate: float | None = None
-    step: int | None = None
     vocabulary: int | None = None
     inner: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "answers", "epochs", "step", "vocabulary", "inner"):
+        for name in ("max_new_tokens", "answers", "epochs", "vocabulary", "inner"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise ParameterError(f"{name} is {number}; it must be 1 or more", name)
         if not 0 <= self.temperature < math.inf:  # also: NaN
             raise ParameterError(
                 f"temperature is {self.temperature}; it must be finite and at least 0 (0 is greedy)", "temperature"
             )
-        if self.rate is not None and not 0 < self.rate <= 10:
-            raise ParameterError(f"rate is {self.rate}; it must be above 0 and at most 10", "rate")
         if not 0 <= self.general <= 0.9:
             raise ParameterError(f"general is {self.general}; it must be from 0 to 0.9 (0.4: two fifths)", "general")
 

@@ -23,7 +23,7 @@ from .answers import Answer
 from .drafts import SMALL
 from .options import TuneOptions
 
-# Tokens of a step, and at most at once in memory.
+# Tokens that a step learns from, prompts included: of small drafts, of others; and at most at once in memory.
 SMALL_STEP, STEP, AT_ONCE = 4096, 16384, 4096
 CLIP = 1.0
 Learned = TypeVar("Learned", bound=Answer)
@@ -46,7 +46,7 @@ def train(
     def backward(step: Step[Answer], done: float) -> None:
         _backward(model, step, options.temperature)
 
-    size = options.step or (SMALL_STEP if small else STEP)
+    size = SMALL_STEP if small else STEP
     return learn(model, answers, size, options.epochs, optimizers(model, rate, small), backward, progress)
 
 

@@ -53,8 +53,7 @@ def tune(
     else:
         before = [judge(draft.model, answers.judging, options.temperature)]
         with stage("train") as progress:
-            rate = draft.rate if options.rate is None else options.rate
-            finished = train(draft.model, answers.training, options, rate, progress)
+            finished = train(draft.model, answers.training, options, draft.rate, progress)
         draft.model.to(draft.dtype).float()
         after = [judge(draft.model, answers.judging, options.temperature)]
     pairs = enumerate(zip(before, after, strict=True), 1)

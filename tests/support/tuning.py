@@ -12,7 +12,7 @@ from specexport.exporter.tuning.options import TuneOptions
 from support.tiny import VOCAB
 
 TOKENS = 32
-OPTIONS = TuneOptions(max_new_tokens=TOKENS, answers=1, epochs=30, general=0.2, rate=1.0)
+OPTIONS = TuneOptions(max_new_tokens=TOKENS, answers=1, epochs=30, general=0.2)
 
 
 @contextmanager

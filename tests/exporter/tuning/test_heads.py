@@ -28,7 +28,7 @@ from support.tiny import VOCAB, edit_json, make_tokenizer, save_checkpoint
 from support.tuning import quiet, silent
 from transformers import DynamicCache
 
-OPTIONS = TuneOptions(max_new_tokens=32, answers=1, epochs=8, vocabulary=64, inner=40, step=400)
+OPTIONS = TuneOptions(max_new_tokens=32, answers=1, epochs=8, vocabulary=64, inner=40)
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +36,12 @@ def in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same on every host."""
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+
+
+@pytest.fixture(autouse=True)
+def in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers of a tiny target are short."""
+    monkeypatch.setattr(chain, "SIZE", 400)
 
 
 @pytest.fixture
@@ -154,7 +160,7 @@ def test_drafted_rows_are_learned_in_the_second_half_alone(
         return loss_of(head, batch, count)
 
     monkeypatch.setattr(chain, "loss_of", counted)
-    train_head(head, lessons[:10], TuneOptions(epochs=10, step=1000), silent)
+    train_head(head, lessons[:10], TuneOptions(epochs=10), silent)
     assert steps == sorted(steps)
     assert set(steps) == {1, STEPS}
 
@@ -190,7 +196,7 @@ def test_a_head_that_is_better_is_written(head: Head, answers: Answers, pair: Pa
     again = find_draft(report.draft, find_checkpoint(str(pair.target)))
     assert isinstance(again, HiddenDraftCheckpoint)
     known = open_head(find_checkpoint(str(pair.target)), again, answers.training, OPTIONS)
-    worse = tune(known, answers, tmp_path / "other", TuneOptions(epochs=1, rate=1e-9), False, quiet)
+    worse = tune(replace(known, rate=1e-9), answers, tmp_path / "other", TuneOptions(epochs=1), False, quiet)
     assert worse.draft is None
     assert worse.overall.before == report.overall.after
     assert [path.name for path in tmp_path.iterdir()] == ["head"]
