@@ -181,7 +181,7 @@ MARKS = (
 PIECES = some.sampled_from([*MARKS.split(), '{"name": "', '", "arguments": ', "\\", "\n", " ", "a", "é", ", "])
 
 
-@pytest.mark.parametrize("form", [HERMES, LLAMA, MISTRAL, MINISTRAL, TAGGED], ids=lambda form: form.name)
+@pytest.mark.parametrize("form", [HERMES, LLAMA, MISTRAL, MINISTRAL, TAGGED])
 @few
 @given(pieces=some.lists(PIECES | some.text(max_size=3), max_size=12))
 def test_any_text_is_read_the_same_wherever_its_pieces_end(form: Any, pieces: list[str]) -> None:
