@@ -199,7 +199,7 @@ inline void multiply_as(const Product& product, const void* x, const Row* rows, 
     if constexpr (R <= MOST)                                                                  \
       (few ? rows_into<F, R, integers> : rows_into<F, R, false>)(product, some, some_rows, some_offsets, from, to, z); \
     break;
-      SPX_ROWS(1) SPX_ROWS(2) SPX_ROWS(3) SPX_ROWS(4) SPX_ROWS(5) SPX_ROWS(6) SPX_ROWS(7) SPX_ROWS(8) SPX_ROWS(9)
+      SPX_ROWS(1) SPX_ROWS(2) SPX_ROWS(3) SPX_ROWS(4) SPX_ROWS(5) SPX_ROWS(6) SPX_ROWS(7) SPX_ROWS(8)
 #undef SPX_ROWS
     }
     done += n;
