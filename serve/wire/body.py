@@ -7,18 +7,15 @@ import math
 import re
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import inspect
 
 from .errors import ApiError, invalid, named_as_sent
 from .fields import check_fields, renamed, unknown
-from .invalid_structs import alternatives, of_validation
-from .requests import Extension
+from .invalid_structs import of_validation
 
 T = TypeVar("T")
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -58,69 +55,34 @@ def parse(kind: type[T], body: bytes, strict: bool) -> Parsed[T]:
 def _converted(raw: dict[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(raw, kind)
-    except msgspec.ValidationError:  # perhaps for an integer that is written as 3.0
-        raw = _with_integers(raw, kind)
+    except msgspec.ValidationError:
+        pass  # perhaps for an integer that is written as 3.0
     try:
-        return msgspec.convert(raw, kind)
+        return msgspec.convert(_with_integers(raw), kind)
     except msgspec.ValidationError as error:
-        raise _refusal(error, kind, raw) from None
+        raise of_validation(error, kind, raw) from None
 
 
-@dataclass(frozen=True)
-class Integers:
-    """Where a field has integers: itself, in the items of its list, in the fields of its struct."""
+def _with_integers(raw: dict[str, Any]) -> dict[str, Any]:
+    """`raw` with 3.0 as 3 in its fields and in those of `specexport`, which alone have integers.
 
-    itself: bool
-    items: Integers | None
-    fields: Mapping[str, Integers]
-
-    @classmethod
-    def of(cls, types: Iterable[inspect.Type]) -> Integers | None:
-        """None where there are none. types: of a union."""
-        types = [part for one in types for part in alternatives(one)]
-        itself = any(isinstance(one, inspect.IntType) for one in types)
-        items = cls.of(one.item_type for one in types if isinstance(one, inspect.ListType)) if types else None
-        structs = [one for one in types if isinstance(one, inspect.StructType)]
-        found = {field.encode_name: cls.of([field.type]) for one in structs for field in one.fields}
-        fields = {name: one for name, one in found.items() if one is not None}
-        return cls(itself, items, fields) if itself or items or fields else None
-
-    def read(self, raw: Any) -> Any:
-        """`raw` with 3.0 as 3 where it has an integer.
-
-        All else, such as a call's arguments, stays as the client wrote it: the chat template shows it.
-        """
-        if isinstance(raw, float):
-            return _integer(raw) if self.itself else raw
-        if isinstance(raw, list):
-            read = self.items and self.items.read
-            return [read(one) for one in raw] if read else raw
-        if isinstance(raw, dict):
-            return raw | {name: one.read(raw[name]) for name, one in self.fields.items() if name in raw}
-        return raw
+    In other objects, such as a call's arguments, all stays as the client wrote it: the chat template shows it.
+    """
+    fields = {name: _whole(value) for name, value in raw.items()}
+    if isinstance(own := raw.get("specexport"), dict):
+        fields["specexport"] = {name: _whole(value) for name, value in own.items()}
+    return fields
 
 
-@cache
-def _integers(kind: type) -> Integers | None:
-    return Integers.of([inspect.type_info(kind)])
-
-
-def _with_integers(raw: dict[str, Any], kind: type) -> Any:
-    integers = _integers(kind)
-    return raw if integers is None else integers.read(raw)
+def _whole(value: Any, levels: int = 2) -> Any:
+    """levels: of lists, as in several prompts of token ids."""
+    if isinstance(value, list) and levels:
+        return [_whole(one, levels - 1) for one in value]
+    return _integer(value) if isinstance(value, float) else value
 
 
 def _integer(number: float) -> float | int:
     return int(number) if number.is_integer() and abs(number) <= LARGEST_EXACT else number
-
-
-def _refusal(error: msgspec.ValidationError, kind: type, raw: dict[str, Any]) -> ApiError:
-    """An unknown field of `specexport` has the code of one: no other client has that object, so it is a mistake."""
-    refusal = of_validation(error, kind, raw)
-    place, _, name = (refusal.param or "").partition(".")
-    if place == "specexport" and name and name not in _names(Extension):
-        refusal.code = "unknown_parameter"
-    return refusal
 
 
 def _json(body: bytes) -> Any:
