@@ -39,7 +39,7 @@ from ..wire.translate import (
     variables_of,
 )
 from .output import Output, Piece
-from .shapes import ChatShape, Sent, Shape, TextShape, Whole
+from .shapes import ChatShape, Logprobs, Sent, Shape, TextShape, Whole
 from .work import Work
 
 IGNORED_HEADER = "x-specexport-ignored"
@@ -255,62 +255,51 @@ async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
 
 
 async def _stream_one(work: Work, exchange: Exchange, shape: Shape, index: int, output: Output) -> None:
-    settings, sessions = work.service.settings, work.service.sessions
+    settings, started = work.service.settings, False
     if not exchange.begun:
         # The status waits, so that a refusal has a status of its own, which clients retry; but not for so long that a
         # proxy gives up. Who has it is answered, however long that takes.
-        started = await sessions.started(output.job, settings.header_timeout)
+        started = await work.service.sessions.started(output.job, settings.header_timeout)
         await exchange.begin_events()
         await exchange.events(shape.begin())
-    else:
-        started = False
-    while not started:
-        started = await output.job.started(settings.ping_interval)
-        if not started:
-            await exchange.ping()
-    opened = False
-    with_logprobs = work.parameters[index].logprobs is not None
+    while not (started or await output.job.started(settings.ping_interval)):
+        await exchange.ping()
+    with_logprobs, opened = work.parameters[index].logprobs is not None, False
     held: list[TokenLogprobs] = []  # for tokens that add nothing to the answer, such as markers
     async with aclosing(output.pieces(exchange.ping)) as pieces:
         async for piece in pieces:
-            piece.entries, held = [*held, *piece.entries], []
-            if not piece.parts and piece.drafts is None:
-                held = piece.entries
-            else:
-                made = _chunks(shape, index, piece, with_logprobs, not opened)
+            held += piece.entries
+            if piece.parts or piece.drafts is not None:
+                made = _chunks(shape, index, piece, held if with_logprobs else None, not opened)
                 # An echo's thousands of entries: off the event loop.
                 chunks = await asyncio.to_thread(list, made) if output.scored and not opened else made
                 for chunk in chunks:
-                    opened = True
                     await _send(exchange, chunk)
+                opened, held = True, []
             if exchange.silent_for > settings.ping_interval:  # rounds come, but with nothing to report yet
                 await exchange.ping()
     if output.finish_reason == "abort":
         raise ClientGone
-    opening = None
-    if not opened:
-        opening = await asyncio.to_thread(shape.start, index, "") if output.scored else shape.start(index, "")
-    if opening is not None:
+    if not opened and (opening := await asyncio.to_thread(shape.start, index, "")) is not None:
         await _send(exchange, opening)
-    await _send(exchange, shape.finish(index, output.finish_reason, held if with_logprobs and held else None))
+    await _send(exchange, shape.finish(index, output.finish_reason, held or None))
 
 
 async def _send(exchange: Exchange, made: Sent) -> None:
     await (exchange.events(made) if isinstance(made, bytes) else exchange.event(msgspec.json.encode(made)))
 
 
-def _chunks(shape: Shape, index: int, piece: Piece, with_logprobs: bool, first: bool) -> Iterator[Sent]:
+def _chunks(shape: Shape, index: int, piece: Piece, logprobs: Logprobs, first: bool) -> Iterator[Sent]:
     """One for each part; other fields come with the first one. first: the choice is still to be opened, as its first
     part tells whether it has content.
     """
-    entries, drafts = piece.entries, piece.drafts
+    drafts = piece.drafts
     for part in piece.parts or [""]:
         opening = shape.start(index, part) if first else None
         if opening is not None:
             yield opening
-        first = False
-        yield shape.piece(index, part, entries if with_logprobs else None, drafts)
-        entries, drafts = [], None
+        yield shape.piece(index, part, logprobs, drafts)
+        logprobs, drafts, first = logprobs and [], None, False
 
 
 def _unknown_route(service: Service, request: ChatRequest | CompletionRequest) -> list[str]:
