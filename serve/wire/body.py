@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from .errors import ApiError, invalid, named_as_sent
+from .errors import as_sent, invalid
 from .fields import check_fields, renamed, unknown
 from .invalid_structs import of_validation
 
@@ -43,10 +43,8 @@ def parse(kind: type[T], body: bytes, strict: bool) -> Parsed[T]:
     honoured = frozenset(_names(kind))
     raw, sent_as = renamed(raw, honoured)
     ignored = check_fields(raw, honoured, strict)
-    try:
+    with as_sent(sent_as):
         request = _converted(raw, kind)
-    except ApiError as error:
-        raise named_as_sent(error, sent_as) from None
     for name in _names(request):
         ignored += unknown(_unknown(getattr(request, name), raw.get(name), name), strict)
     return Parsed(request, ignored, sent_as)

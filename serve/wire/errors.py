@@ -93,24 +93,20 @@ def invalid(param: str | None, message: str, code: str = "invalid_value") -> Api
     return ApiError(code, message, param)
 
 
-def named_as_sent(error: ApiError, sent_as: Mapping[str, str]) -> ApiError:
-    """The error about the field as the client named it. sent_as: the client's names, by this server's."""
-    for name in sorted(sent_as, key=len, reverse=True):
-        rest = (error.param or "").removeprefix(name)
-        if rest != error.param and not rest[:1].isidentifier():
-            sent, message = sent_as[name] + rest, str(error)
-            message = sent + message.removeprefix(name + rest) if message.startswith(name + rest) else message
-            return ApiError(error.code, message, sent, error.headers)
-    return error
-
-
 @contextmanager
 def as_sent(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors become `ApiError`s about the fields as the client named them."""
+    """Errors become `ApiError`s about the fields as the client named them. names: the client's, by this server's."""
     try:
         yield
-    except (ApiError, SpecExportError) as error:
-        raise named_as_sent(of_engine(error), names) from None
+    except (ApiError, SpecExportError) as raised:
+        error = of_engine(raised)
+        for name in sorted(names, key=len, reverse=True):
+            rest = (error.param or "").removeprefix(name)
+            if rest != error.param and not rest[:1].isidentifier():
+                sent, message = names[name] + rest, str(error)
+                message = sent + message.removeprefix(name + rest) if message.startswith(name + rest) else message
+                raise ApiError(error.code, message, sent, error.headers) from None
+        raise error from None
 
 
 def too_long(field: str, tokens: int, capacity: int) -> ApiError:
