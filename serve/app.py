@@ -13,70 +13,50 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..errors import SpecExportError
 from ..runtime.sampling.options import instance
 from ..runtime.session import Session
 from .engine.async_session import AsyncSession
 from .http.access import Access
-from .http.exchange import Exchange, Receive, Scope, Send
+from .http.exchange import Receive, Scope, Send
 from .routes import about, page, responses
 from .routes.generate import chat, completions
 from .service import Service
 from .settings import ServerSettings
-from .wire import answers, requests
-from .wire.errors import ApiError, of_engine
+from .wire import answers
+from .wire.errors import ApiError
 from .wire.openapi import EVENTS, JSON, Operation, describe
-from .wire.responses import requests as of_responses
+from .wire.requests import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from .wire.responses.answers import InputTokens, ResponseAnswer
+from .wire.responses.requests import ResponsesRequest
 
 PAGE_MEDIA = ("text/css", "text/javascript", "image/svg+xml")
+BOTH = (JSON, EVENTS)
 OPERATIONS = (
+    Operation("POST", "/v1/chat/completions", chat, "Answer a conversation.", ChatRequest, answers.ChatAnswer, BOTH),
     Operation(
-        "POST",
-        "/v1/chat/completions",
-        chat,
-        "Answer a conversation.",
-        requests.ChatRequest,
-        answers.ChatAnswer,
-        (JSON, EVENTS),
-    ),
-    Operation(
-        "POST",
-        "/v1/completions",
-        completions,
-        "Continue prompts.",
-        requests.CompletionRequest,
-        answers.CompletionAnswer,
-        (JSON, EVENTS),
+        "POST", "/v1/completions", completions, "Continue prompts.", CompletionRequest, answers.CompletionAnswer, BOTH
     ),
     Operation(
         "POST",
         "/v1/responses",
         responses.responses,
         "Answer a conversation in the form of the Responses API; nothing is stored.",
-        of_responses.ResponsesRequest,
+        ResponsesRequest,
         ResponseAnswer,
-        (JSON, EVENTS),
+        BOTH,
     ),
     Operation(
         "POST",
         "/v1/responses/input_tokens",
         responses.input_tokens,
         "The number of tokens of such a request.",
-        of_responses.ResponsesRequest,
+        ResponsesRequest,
         InputTokens,
     ),
     Operation(
-        "POST",
-        "/tokenize",
-        about.tokenize,
-        "Text or messages to token ids.",
-        requests.TokenizeRequest,
-        answers.Tokenized,
+        "POST", "/tokenize", about.tokenize, "Text or messages to token ids.", TokenizeRequest, answers.Tokenized
     ),
-    Operation(
-        "POST", "/detokenize", about.detokenize, "Token ids to text.", requests.DetokenizeRequest, answers.Detokenized
-    ),
+    Operation("POST", "/detokenize", about.detokenize, "Token ids to text.", DetokenizeRequest, answers.Detokenized),
     Operation("GET", "/v1/models", about.models, "The one model, by each of its names.", answer=answers.ModelList),
     Operation("GET", "/v1/models/{name:path}", about.model, "The model of that name.", answer=answers.Model),
     Operation("GET", "/health", about.health, "Whether the process is alive.", keyless=True),
@@ -120,14 +100,7 @@ def create_app(session: Session | AsyncSession, settings: ServerSettings | None 
 
     app = Starlette(
         routes=[Route(one.path, Endpoint(service, one), methods=[one.method]) for one in OPERATIONS],
-        middleware=[
-            Middleware(
-                Access,
-                settings=settings,
-                rejected=service.metrics.rejected,
-                retry_after=service.sessions.thread.retry_after,
-            ),
-        ],
+        middleware=[Middleware(Access, settings, service.metrics.rejected, sessions.thread.retry_after)],
         exception_handlers={HTTPException: _unrouted},
         lifespan=lifespan,
     )
@@ -153,16 +126,10 @@ async def _unrouted(request: Request, error: Exception) -> Response:
 
 
 class Endpoint:
-    """Turns errors of the handler into answers, and counts them."""
+    """Called with ASGI's arguments, as Starlette calls what is no function."""
 
     def __init__(self, service: Service, operation: Operation) -> None:
         self._service, self._handler = service, operation.handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange: Exchange = scope["state"]["exchange"]  # of `Access`
-        try:
-            await self._handler(self._service, exchange)
-        except (ApiError, SpecExportError) as error:
-            answer = of_engine(error)
-            self._service.metrics.rejected(answer.code)
-            await exchange.fail(answer)
+        await self._handler(self._service, scope["state"]["exchange"])  # of `Access`

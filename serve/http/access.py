@@ -1,4 +1,4 @@
-"""The outermost layer: a request id, who may send requests, one log line, and an answer to uncaught errors.
+"""The outermost layer: a request id, who may send requests, one log line, and the answer to an error.
 
 Who may send them is decided by hosts, origins and keys.
 """
@@ -11,6 +11,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from hashlib import sha256
 from time import perf_counter
 from typing import Any
@@ -39,9 +40,7 @@ class Access:
     def __init__(
         self, app: Any, settings: ServerSettings, rejected: Callable[[str], None], retry_after: Callable[[], int]
     ) -> None:
-        """rejected: called with the code of each refusal that comes before a route. retry_after: seconds for those that
-        are too many.
-        """
+        """rejected: called with the code of each refusal. retry_after: seconds for those that are too many."""
         self._app, self._settings, self._rejected, self._retry_after = app, settings, rejected, retry_after
         self._guard = Guard(settings)
         self._open = 0
@@ -69,7 +68,8 @@ class Access:
         cors = _cors(exchange, self._settings.cors_origins)  # first: refusals have them too
         extra |= cors
         try:
-            await self._answer(scope, receive, noted, bool(cors) and scope["method"] == "OPTIONS")
+            with suppress(ClientGone):
+                await self._answer(scope, receive, noted, bool(cors) and scope["method"] == "OPTIONS")
         finally:
             if self._settings.access_log and LOG.isEnabledFor(logging.INFO):
                 _log(scope, exchange.notes, status or CLIENT_GONE, perf_counter() - start)
@@ -93,12 +93,11 @@ class Access:
             exchange.key = self._guard.key(exchange)
             await self._app(scope, receive, send)
         except ClientGone:
-            pass
-        except ApiError as error:
-            self._rejected(error.code)
-            await exchange.fail(error)
+            raise
         except Exception as error:
-            await exchange.fail(of_engine(error))
+            refusal = of_engine(error)
+            self._rejected(refusal.code)
+            await exchange.fail(refusal)
         finally:
             self._open -= admitted
 
