@@ -20,6 +20,7 @@ from prometheus_client import disable_created_metrics
 from starlette.applications import Starlette
 
 from ..errors import EngineError, MissingPackageError, QueueError
+from . import checks
 from .http.access import MAX_HEADERS
 from .service import Service
 
@@ -54,7 +55,9 @@ class Listening:
     trust_forwarded: bool = False
 
     def check(self) -> None:
-        """Raises `EngineError` where nothing can listen, before a model is loaded for it."""
+        """Raises `ParameterError`, and `EngineError` where nothing can listen, before a model is loaded for it."""
+        for name in ("drain_delay", "drain_timeout"):
+            checks.seconds(name, getattr(self, name))
         if self.uds is None:
             _bound(self.host, self.port).close()
         elif not self.uds.parent.is_dir():

@@ -81,11 +81,7 @@ class ServerSettings:
         "Maximum waiting requests per API key (without keys: per address). [default: 4 with several keys, else all]",
     )
     queue_timeout: float = setting(QUEUE_TIMEOUT, checks.seconds, "Longest wait in the queue, in seconds.")
-    grammar_timeout: float = setting(
-        10.0,
-        checks.seconds,
-        "Total seconds that a request's grammar may take.",
-    )
+    grammar_timeout: float = setting(10.0, checks.seconds, "Total seconds that a request's grammar may take.")
     stall_timeout: float = setting(
         60.0, checks.seconds, "Seconds after which a pass, or compiling a grammar, makes /health return 503."
     )

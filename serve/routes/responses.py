@@ -78,9 +78,6 @@ class ResponsesShape(Shape):
         self._tell("in_progress", response=self._answer)
         return self._taken()
 
-    def start(self, index: int, part: Part | Thought) -> None:
-        return None
-
     def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> bytes:
         self._entries += logprobs or []
         match part:

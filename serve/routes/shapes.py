@@ -70,7 +70,7 @@ class Shape(Protocol):
 
     def start(self, index: int, part: Part | Thought) -> Sent | None:
         """What opens a choice before its first part."""
-        ...
+        return None
 
     def piece(self, index: int, part: Part | Thought, logprobs: Logprobs, drafts: Drafts | None) -> Sent: ...
 

@@ -6,7 +6,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 from specexport.bundle import Contract
@@ -108,8 +107,15 @@ def test_the_commands_options_are_the_settings() -> None:
         max_queue=3,
         cors_origins=("https://app.example",),
     )
-    with pytest.raises(click.BadParameter, match="nan"):
-        asked("--queue-timeout", "nan")
+
+
+@pytest.mark.parametrize("option", ["--queue-timeout", "--drain-delay", "--drain-timeout"])
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
+def test_a_time_that_is_no_number_is_a_usage_error(option: str, seconds: str) -> None:
+    done = CliRunner().invoke(main, ["serve", "some.bundle", option, seconds])
+    assert done.exit_code == 2
+    assert option in done.output
+    assert len(done.output.splitlines()) == 1
 
 
 def test_what_the_command_loads(monkeypatch: pytest.MonkeyPatch) -> None:
