@@ -11,20 +11,18 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from hashlib import sha256
 from time import perf_counter
 from typing import Any
 
 from ..settings import ServerSettings
 from ..wire.errors import ApiError, of_engine
-from .exchange import ClientGone, Exchange, Receive, Scope, Send
+from .exchange import CLIENT_GONE, ClientGone, Exchange, Receive, Scope, Send
 
 LOG = logging.getLogger("specexport.access")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MAX_HEADERS = 32 * 1024
 REPLICA_HEADER = "x-specexport-replica"
-CLIENT_GONE = 499  # nginx's status for it, in logs only
 PROBES = ("/health", "/ready")  # polled by IP address, and their answers reveal nothing
 OPEN = ("/", *PROBES, "/favicon.ico")
 OPEN_BELOW = "/page/"
@@ -68,8 +66,9 @@ class Access:
         cors = _cors(exchange, self._settings.cors_origins)  # first: refusals have them too
         extra |= cors
         try:
-            with suppress(ClientGone):
-                await self._answer(scope, receive, noted, bool(cors) and scope["method"] == "OPTIONS")
+            await self._answer(scope, receive, noted, bool(cors) and scope["method"] == "OPTIONS")
+        except ClientGone:  # also a reader that takes nothing
+            exchange.notes["status"] = CLIENT_GONE
         finally:
             if self._settings.access_log and LOG.isEnabledFor(logging.INFO):
                 _log(scope, exchange.notes, status or CLIENT_GONE, perf_counter() - start)
@@ -96,7 +95,8 @@ class Access:
             raise
         except Exception as error:
             refusal = of_engine(error)
-            self._rejected(refusal.code)
+            if not exchange.counted:
+                self._rejected(refusal.code)
             await exchange.fail(refusal)
         finally:
             self._open -= admitted

@@ -16,6 +16,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 T = TypeVar("T")
 JSON = "application/json"
+CLIENT_GONE = 499  # nginx's status for it, in logs only
 # How many bytes of a body that is too large are read and dropped after the answer: if the server closed the connection
 # while the client still sends, the client would see a broken connection instead of the answer.
 MAX_DISCARDED = 64 << 20
@@ -27,12 +28,13 @@ class ClientGone(Exception):  # noqa: N818 (nobody's failure)
 
 class Exchange:
     """begun: the status has been sent. headers: additional ones to send with it. key: whose turns in the queue these
-    are. notes: for the log's line. last_words: the events of an error that ends a stream.
+    are. notes: for the log's line. counted: it is in the metrics of the requests that ended. last_words: the events of
+    an error that ends a stream.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, settings: ServerSettings) -> None:
         self.scope, self._receive, self._send, self._settings = scope, receive, send, settings
-        self.begun = self.gone = self._sends_on = False
+        self.begun = self.gone = self.counted = self._sends_on = False
         self.headers: dict[str, str] = {}
         self.notes: dict[str, Any] = {}
         self.key = ""

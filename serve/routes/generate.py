@@ -18,12 +18,12 @@ from ...runtime.grammar.thinking import Thinking
 from ...runtime.sampling.logprobs import TokenLogprobs
 from ...runtime.text.chat_template import Variables
 from ...runtime.text.encode import Prompt
-from ..http.exchange import ClientGone, Exchange
+from ..http.exchange import CLIENT_GONE, ClientGone, Exchange
 from ..service import Service
 from ..wire.body import Parsed, parse
 from ..wire.calls import Calls, bounded, calls_of
 from ..wire.constraints import grammar_of, relaxed
-from ..wire.errors import as_sent, of_engine, of_grammar
+from ..wire.errors import as_sent, of_grammar
 from ..wire.requests import ChatRequest, Common, CompletionRequest, Extension
 from ..wire.translate import (
     chat_messages,
@@ -189,21 +189,15 @@ async def _calls_grammar(
 
 
 async def _answer(work: Work, exchange: Exchange, shape: Shape) -> None:
-    notes = exchange.notes
     several = work.service.sessions.thread.several_jobs() if len(work.prompts) > 1 else nullcontext()
     with exchange.watched(work.leave), several:
         try:
-            if work.request.stream:
-                await _stream(work, exchange, shape)
-            else:
-                await _whole(work, exchange, shape)
-        except ClientGone:  # also a reader that takes nothing
-            notes["status"] = 499
-            raise
+            await (_stream if work.request.stream else _whole)(work, exchange, shape)
         finally:
-            notes.update(work.log_fields)
+            exchange.counted = work.counted
+            exchange.notes.update(work.log_fields)
             if exchange.gone:
-                notes["status"] = 499
+                exchange.notes["status"] = CLIENT_GONE
 
 
 async def _whole(work: Work, exchange: Exchange, shape: Shape) -> None:
@@ -230,23 +224,11 @@ async def _whole(work: Work, exchange: Exchange, shape: Shape) -> None:
 
 
 async def _stream(work: Work, exchange: Exchange, shape: Shape) -> None:
-    """Once the status is sent, an error becomes the last event."""
-    try:
-        for index in range(len(work.prompts)):
-            if exchange.gone:
-                raise ClientGone
-            with work.output(index) as output:
-                await _stream_one(work, exchange, shape, index, output)
-    except ClientGone:
-        raise
-    except Exception as error:
-        if not exchange.begun:
-            raise
-        refusal = of_engine(error)
-        if not work.counted:
-            work.service.metrics.rejected(refusal.code)
-        await exchange.fail(refusal)
-        return
+    for index in range(len(work.prompts)):
+        if exchange.gone:
+            raise ClientGone
+        with work.output(index) as output:
+            await _stream_one(work, exchange, shape, index, output)
     if work.wants_usage:
         await _send(exchange, shape.usage(work.usage, work.metrics))
     if shape.done:
