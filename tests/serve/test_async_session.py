@@ -47,16 +47,17 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def test_the_engine_thread_prepares_what_it_runs(tmp_path: Path) -> None:
-    """A library may keep something for each thread; rows that a pass left behind are forgotten."""
+    """A library may keep something for each thread; rows that its passes write over are forgotten before."""
     session, decoder = slow_session(tmp_path, CONTRACT)
     decoder.gate.set()
     threads: list[str] = []
 
     def warm_up() -> None:
-        session._context.tokens = [1]
+        assert not session._context.tokens
         threads.append(threading.current_thread().name)
 
     session.engine = replace(session.engine, warm_up=warm_up)
+    session._context.tokens = [1]
     thread = EngineThread(session, 1, 1, 1.0)
     thread.prepare()
     assert threads == ["specexport-engine"]
