@@ -92,6 +92,11 @@ def _json(body: bytes) -> Any:
         raw = DECODER.decode(body.removeprefix(BOM_UTF8).decode())
         if SURROGATE.search(body):
             json.dumps(raw, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise invalid(
+            None, f"the body holds {half} alone, which is no character; send whole ones", "invalid_json"
+        ) from None
     except (ValueError, RecursionError) as error:  # of Unicode too
         raise invalid(None, f"the body is not JSON: {str(error)[:200]}", "invalid_json") from None
     return raw

@@ -119,8 +119,12 @@ def test_answers_that_were_lost_are_the_exit_code(clean: bool, tmp_path: Path, m
 
     monkeypatch.setattr("specexport.serve.listen.Listener", Ended)
     session, _ = slow_session(tmp_path, CONTRACT)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     with session:
         assert _run(session, ServerSettings(), Listening()) == (0 if clean else 1)
+    for number, handler in before.items():
+        assert signal.getsignal(number) is signal.SIG_IGN
+        signal.signal(number, handler)
 
 
 HANGS = """
