@@ -159,7 +159,7 @@ class Conversation:
     def answer(self, line: str) -> None:
         """Stream the answer to `line`. A refused line leaves the conversation unchanged."""
         messages = [*self.messages, {"role": "user", "content": line}]
-        text, last = "", None
+        text, last, reader = "", None, None
         parameters = SamplingParameters(**self.parameters)
         try:
             messages = self._fitting(messages)
@@ -173,7 +173,7 @@ class Conversation:
             return
         finally:
             self.end_thoughts()
-        if not text and last is not None and last.finish_reason == "cancelled":
+        if not text and last is not None and (last.finish_reason == "cancelled" or (reader and reader.thinks)):
             self.say("stopped before the answer began")
             return
         if len(messages) <= len(self.messages):

@@ -94,19 +94,26 @@ def generate(
     stream = session.stream(source, parameters)
     text, finish_reason, statistics = "", "cancelled", None
     tokens: list[int] = []
+    thinking = False  # whether thoughts are what was written last
     with cancelled_by_ctrl_c(stream, once=True):
         for chunk in stream:
             piece = chunk.text
             if reader is not None:
-                parts = [*reader.add(piece), *(reader.end() if chunk.finish_reason is not None else ())]
-                piece = "".join(part for part in parts if isinstance(part, str))
-                click.echo("".join(part.text for part in parts if isinstance(part, Thought)), nl=False, err=True)
+                parts, piece = [*reader.add(piece), *(reader.end() if chunk.finish_reason is not None else ())], ""
+                for part in parts:
+                    if isinstance(part, Thought):
+                        click.echo(part.text, nl=False, err=True)
+                        thinking = True
+                    elif isinstance(part, str):
+                        thinking = _end_line(thinking)
+                        piece += part
             text += piece
             tokens += chunk.tokens
             statistics = chunk.statistics
             finish_reason = chunk.finish_reason or finish_reason
             if not as_json:
                 click.echo(piece, nl=False)
+    _end_line(thinking)
     row = statistics.as_dict() if statistics else {}
     if as_json:
         result = {"text": text, "tokens": tokens, "finish_reason": finish_reason, "statistics": row}
@@ -143,6 +150,13 @@ def cancelled_by_ctrl_c(stream: Stream, once: bool = False) -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, before)
         stream.close()
+
+
+def _end_line(thinking: bool) -> bool:
+    """Of the thoughts, so that what comes next begins a line."""
+    if thinking:
+        click.echo(err=True)
+    return False
 
 
 def answering(

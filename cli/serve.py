@@ -152,16 +152,15 @@ def _run(session: Any, settings: ServerSettings, listening: Listening, log: Unbl
             os.write(1, line)
 
     async def main() -> int:
-        listener = Listener(app, listening)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, listener.stop)
+        listener, loop, numbers = Listener(app, listening), asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+        for number in numbers:  # not the loop's handlers: the default comes back after them
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(listener.stop))
         await listener.run(started)
         if listener.hung:  # nothing ends the engine's thread, and all that is left would wait for it
             if log is not None:
                 log.wait(LAST_WRITES)
             os._exit(1)
-        for number in (signal.SIGTERM, signal.SIGINT):  # what is left takes no request along
-            asyncio.get_running_loop().remove_signal_handler(number)
+        for number in numbers:  # what is left takes no request along
             signal.signal(number, signal.SIG_IGN)
         return 0 if listener.clean else 1
 

@@ -25,7 +25,7 @@ LEFT = "tmp-0123abcd"  # of a process that was killed: nobody holds its lock
 WRITES = """
 import sys
 from pathlib import Path
-from specexport.atomic import alone, temporary_file
+from specexport.atomic import temporary_file
 with temporary_file(Path(sys.argv[1]), b"half"):
     print("writing", flush=True)
     sys.stdin.read()

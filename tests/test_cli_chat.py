@@ -154,6 +154,14 @@ def test_an_answer_stopped_within_thoughts_leaves_no_turn(tmp_path: Path, monkey
     assert terminal.conversation.messages == []
 
 
+def test_an_answer_whose_limit_ends_its_thoughts_leaves_no_turn(tmp_path: Path) -> None:
+    session = scripted_session(tmp_path, OPENED, "assistant\n<think>\n", atoms=("<think>", "</think>"))
+    tell(session, "Hm, 7?\n</think>\n\nNo.")
+    terminal = Terminal(session, max_new_tokens=4, stop_token_ids=None)
+    assert terminal.type("Hello").splitlines()[1:] == ["Hm,", "", "stopped before the answer began"]
+    assert terminal.conversation.messages == []
+
+
 def test_an_answer_stopped_before_it_began_leaves_no_turn(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal(session)
     stream = session.stream

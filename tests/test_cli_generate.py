@@ -280,7 +280,9 @@ def test_thoughts_go_to_stderr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("specexport.runtime.load.load", lambda *_, **__: session)
     options = ["generate", str(tmp_path), "--chat", "Hello", "--choice", "7"]
     result = CliRunner().invoke(main, options)
-    assert (result.stdout, result.stderr.partition("[stop]")[0]) == ("7\n", "Hm, 7?")
+    assert (result.stdout, result.stderr.partition("[stop]")[0]) == ("7\n", "Hm, 7?\n")
     assert json.loads(CliRunner().invoke(main, [*options, "--json"]).stdout)["text"] == "7"
+    result = CliRunner().invoke(main, [*options[:4], "--max-new-tokens", "5"])
+    assert (result.stdout, result.stderr.partition("[length]")[0]) == ("\n", "Hm,\n")
     result = CliRunner().invoke(main, options[:4])
-    assert (result.stdout, result.stderr.partition("[stop]")[0]) == ("No.\n", "Hm, 7?")
+    assert (result.stdout, result.stderr.partition("[stop]")[0]) == ("No.\n", "Hm, 7?\n")

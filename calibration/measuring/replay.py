@@ -48,11 +48,6 @@ class ReplayedRound:
         sources[self.num_drafted - self.num_looked_up :] = ["lookup"] * self.num_looked_up
         return RoundOutcome((0,) * self.num_drafted, tuple(sources), self.num_accepted, (0,))
 
-    @property
-    def looked_up(self) -> bool:
-        """Whether the whole draft was looked up."""
-        return self.num_drafted > 0 and not self.passes
-
     def seconds(self, at: CostsAt) -> float:
         """The time of the round by the measured costs."""
         costs = at(self.context + 1)

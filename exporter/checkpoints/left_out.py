@@ -85,10 +85,15 @@ def _group(name: str, model: PreTrainedModel, config: Any, names: Collection[str
         return f"parts that read no text, {match[0]}.*"
     if match := TABLES.fullmatch(name):
         return f"tables that follow from the config, *.{match[2]}"
-    part = name.removeprefix(f"{model.base_model_prefix}.").partition(".")[0]
-    if config.get_text_config() is not config and part not in _parts(model):
+    if part := _beside_text(name, model, config):
         return f"parts beside the text model, {name.partition(part)[0]}{part}.*"
     return ""
+
+
+def _beside_text(name: str, model: PreTrainedModel, config: Any) -> str:
+    """The part of a larger model that the weight belongs to, where that is not the text model's; else empty."""
+    part = name.removeprefix(f"{model.base_model_prefix}.").partition(".")[0]
+    return part if config.get_text_config() is not config and part not in _parts(model) else ""
 
 
 def _outside_layers(part: re.Pattern[str], name: str, config: Any) -> re.Match[str] | None:
@@ -122,7 +127,8 @@ def _check_frequencies(source: str, model: PreTrainedModel, config: Any, stored:
     ours = [buffer.float() for name, buffer in model.named_buffers() if name.endswith(FREQUENCIES)]
     bases = [rope["rope_theta"] for rope in rotary(config.get_text_config()) if rope.get("rope_theta")]
     for name, (path, _) in stored.items():
-        if not name.endswith(FREQUENCIES) or _outside_layers(OTHER_INPUTS, name, config):
+        of_text = not (_outside_layers(OTHER_INPUTS, name, config) or _beside_text(name, model, config))
+        if not (of_text and name.endswith(FREQUENCIES)):
             continue
         theirs = read_tensor(path, name).float()
         # Those of old checkpoints are without the scaling of positions.

@@ -38,9 +38,11 @@ inline void scores_of_rows(const float* queries, const T* keys, int size, float*
   }
   SPX_UNROLL(r, R) store_fours(scores + r * KEYS, fours[r]);
 }
+
 // In tiles of at most SCORE_ROWS rows, all of nearly the same size.
 template <class T>
 inline void scores_of(const float* queries, const T* keys, int rows, int size, float* scores) {
+  static_assert(SCORE_ROWS <= 5);
   for (int r = 0; r < rows;) {
     const int left = rows - r, tiles = (left + SCORE_ROWS - 1) / SCORE_ROWS, n = (left + tiles - 1) / tiles;
     switch (n) {

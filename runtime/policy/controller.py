@@ -142,7 +142,7 @@ class AdaptiveSchedule:
         if abs(length - self._measured_at) >= COST_STEP:
             self._measured_at, self._table = length, self._costs.at(length)
         table, timing = self._table, self._state.timing
-        self._rounds = [table.rounds[k] if self._model or not k else table.looked_up(k) for k in range(self._most + 1)]
+        self._rounds = [table.seconds(k, k if self._model else 0) for k in range(self._most + 1)]
         self._verify = [*table.verify]
         if timing:
             self._rounds = [*map(mul, self._rounds, timing.factors)]

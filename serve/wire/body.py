@@ -62,7 +62,7 @@ def _converted(raw: dict[str, Any], kind: type[T]) -> T:
 
 
 def _with_integers(raw: dict[str, Any]) -> dict[str, Any]:
-    """`raw` with 3.0 as 3 in its fields and in those of `specexport`, which alone have integers.
+    """`raw` with 3.0 as 3 in its fields and in those of `specexport`, where integers stand.
 
     In other objects, such as a call's arguments, all stays as the client wrote it: the chat template shows it.
     """
@@ -94,9 +94,7 @@ def _json(body: bytes) -> Any:
             json.dumps(raw, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
-        raise invalid(
-            None, f"the body holds {half} alone, which is no character; send whole ones", "invalid_json"
-        ) from None
+        raise invalid(None, f"the body has a lone surrogate, {half}; send whole characters", "invalid_json") from None
     except (ValueError, RecursionError) as error:  # of Unicode too
         raise invalid(None, f"the body is not JSON: {str(error)[:200]}", "invalid_json") from None
     return raw

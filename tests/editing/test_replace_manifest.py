@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,16 @@ def test_files_then_the_manifest_then_its_name_are_synced(tmp_path: Path, monkey
     new = (root / MANIFEST).read_bytes()
     assert steps == [("engines", True, old), (f"scratch/{MANIFEST}", True, old), (".", True, new)]
     assert new != old
+
+
+def test_without_locks_it_replaces_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(file: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    before, scratch, place = _with_a_plan(tmp_path)
+    monkeypatch.setattr("specexport.atomic.lock", none)
+    replace_manifest(before, before.manifest, scratch, {"engines/new": scratch / "new"})
+    assert place.exists()
 
 
 def test_what_another_command_changes_or_changed_is_left_as_it_is(tmp_path: Path) -> None:

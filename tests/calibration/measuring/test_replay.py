@@ -54,9 +54,9 @@ def test_contexts_and_lookups_are_told(session: Session) -> None:
     place = trace.prompt_tokens - 1
     for one in replay_fixed(trace, "ngram", 2):
         assert one.context == place
-        assert one.looked_up == (one.num_drafted > 0)
+        assert not one.passes
         place += one.num_accepted + 1
-    assert not any(one.looked_up for one in replay_fixed(trace, "model", 2))
+    assert all(one.passes for one in replay_fixed(trace, "model", 2))
 
 
 class Turns:
