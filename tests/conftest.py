@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,11 @@ os.environ["OMP_WAIT_POLICY"] = "passive"  # torch's waiting threads would take 
 # a sixth of the export's time.
 logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]
 Once = Callable[[str, Callable[[Path], object]], Path]
+
+
+def pytest_configure() -> None:
+    """A shell starts what runs in the background with SIGINT ignored, and Python leaves it so."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
