@@ -92,7 +92,7 @@ def _schedule(
         schedule = FixedSchedule(k)
     if schedule is not None:
         return (name,), WithForcedTokens(schedule, rule, most) if rule.constrained else schedule
-    seeded = parameters.seed is not None and not parameters.greedy
+    seeded = parameters.seeded
     named = decisions.policy is not None and parameters.route in decisions.policy.routes
     asked = parameters.drafter is not None
     if not (named or asked or rule.constrained or parameters.prediction or rule.candidates is not None):

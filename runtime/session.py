@@ -15,6 +15,7 @@ from ..engines.base import Engine
 from ..errors import SessionBusyError, SessionClosedError, SpecExportError
 from .costs.first import first_costs
 from .drafting.drafts import Drafts
+from .drafting.ngram_cache import NgramCache
 from .grammar.compiler import GrammarCompiler
 from .grammar.grammar import Grammar
 from .grammar.thinking import Thinking
@@ -74,6 +75,7 @@ class Session:
             sizes = [(model.row_bytes(contract), model.state_bytes(contract)) for model in models]
             self._context.prompt_cache = PromptCache(prompt_cache_bytes, *zip(*sizes, strict=True))
         self._decoding = Decoding(bundle, engine, self.tokenizer, self._context)
+        self.answers = NgramCache()  # of its requests, for lookups
         self._stream: weakref.ref[Stream] | None = None  # the newest
         self._cancels = 0  # calls of `cancel`: it also ends a request that waits for costs, or for a draft to be opened
         self._closed = False  # no request is accepted after
@@ -215,7 +217,7 @@ class Session:
         tokens, matcher = self.encode(prompt), self._grammars.compile(parameters.grammar)
         request = make_request(self.bundle, self.decisions, tokens, prediction, matcher, parameters, schedule)
         statistics, cancellation = Statistics(), Cancellation()
-        chunks = self._decoding.chunks(request, statistics, cancellation)
+        chunks = self._decoding.chunks(request, self.answers, statistics, cancellation)
         with self._running:
             self._check_free()  # before a draft is opened for it, or taken from another request
             self.drafts.use(request.drafter)
@@ -261,10 +263,13 @@ class Session:
             stream.cancel()
 
     def reset(self) -> None:
-        """Forget all cached rows, so that the next request starts from an empty cache. Raises `SessionBusyError`."""
+        """Forget all cached rows and earlier answers, so that the next request starts from empty caches. What schedules
+        learnt stays. Raises `SessionBusyError`.
+        """
         self._check_free()
         with self._running:
             self._check_free()
+            self.answers = NgramCache()
             self._context.truncate(0)
             if self._context.prompt_cache is not None:
                 self._context.prompt_cache.clear()

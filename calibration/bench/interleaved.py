@@ -1,7 +1,8 @@
 """`specexport bench`: plain and speculative decoding of the same requests, interleaved.
 
 Which of the two runs first alternates, so that a machine that gets warm or busy slows both equally.
-Both get the same tokens, length limit and seed, and the caches are emptied before each, so both pay the prefill.
+Both get the same tokens, length limit and seed, and the caches are emptied before each, so both pay the prefill. As in
+a server, speculative runs look up in the answers to earlier requests, but never in those to the same one.
 Sampled outputs may differ in length; times are compared per token.
 """
 
@@ -19,6 +20,7 @@ import numpy as np
 from ...bundle import sha256
 from ...errors import ParameterError
 from ...runtime.drafting.names import check_drafter
+from ...runtime.drafting.ngram_cache import NgramCache
 from ...runtime.hub import bundle_name
 from ...runtime.policy.host_identity import bundle_identity, describe_host
 from ...runtime.proofs.equality import DecodedOutput, decode_request, judge
@@ -47,14 +49,14 @@ def bench(
     work = list(_schedule(requests, options.repeats))
     finished = {key: journal.read(key, PairedRun) for key, *_ in work if journal and key in journal.finished}
     if len(finished) < len(work):
-        run_both_ways(session, requests[0], options, True)  # warm-up
+        run_both_ways(session, requests[0], options, True, NgramCache())  # warm-up
     progress(len(finished), len(work))
-    pairs = []
+    pairs, answers = [], [NgramCache() for _ in range(options.repeats)]
     for key, repeat, index, plain_first in work:
         if key not in finished:
             request = requests[index]
             place = (index, request.line, request.route, repeat, len(request.tokens), plain_first)
-            finished[key] = PairedRun(*place, *run_both_ways(session, request, options, plain_first))
+            finished[key] = PairedRun(*place, *run_both_ways(session, request, options, plain_first, answers[repeat]))
             if journal:
                 journal.add(key, asdict(finished[key]))
             progress(len(finished), len(work))
@@ -112,21 +114,26 @@ def _schedule(requests: Sequence[Request], repeats: int) -> Iterator[tuple[str, 
 
 
 def run_both_ways(
-    session: Session, request: Request, options: BenchOptions, plain_first: bool
+    session: Session, request: Request, options: BenchOptions, plain_first: bool, answers: NgramCache
 ) -> tuple[Run, Run, Outputs]:
-    """(plain run, speculative run, whether their outputs agree). Clears the session's cached prefix."""
+    """(plain run, speculative run, whether their outputs agree). Clears the session's cached prefix.
+
+    answers: to earlier requests; the speculative run's is added.
+    """
     decoded: dict[bool, DecodedOutput] = {}
     for speculate in (False, True) if plain_first else (True, False):
-        decoded[speculate] = _decode(session, request, options, speculate)
+        decoded[speculate] = _decode(session, request, options, answers if speculate else None)
     plain, speculative = decoded[False], decoded[True]
     outputs = _compare(session, request, plain, speculative) if options.greedy else "not comparable"
     return _run(plain), _run(speculative), outputs
 
 
-def _decode(session: Session, request: Request, options: BenchOptions, speculate: bool) -> DecodedOutput:
+def _decode(session: Session, request: Request, options: BenchOptions, answers: NgramCache | None) -> DecodedOutput:
+    """answers: None to decode plainly."""
     session.reset()
-    params = replace(options.sampling, max_new_tokens=request.max_new_tokens, speculate=speculate)
-    if speculate:
+    params = replace(options.sampling, max_new_tokens=request.max_new_tokens, speculate=answers is not None)
+    if answers is not None:
+        session.answers = answers
         params = replace(
             params, num_draft_tokens=options.num_draft_tokens, drafter=options.drafter, route=request.route
         )

@@ -107,8 +107,8 @@ class Recorder:
     def go_on(self, num_drafted: int) -> bool:
         return True
 
-    def looked_up(self, count: int, length: int, drafted: int) -> int:
-        return count
+    def looked_up(self, odds: Sequence[float], drafted: int) -> int:
+        return len(odds)
 
     def observe(self, outcome: RoundOutcome) -> None:
         drafted, accepted = outcome.num_drafted, outcome.num_accepted

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...engines.base import Logits
-from ...runtime.drafting.drafters import lookup_of
+from ...runtime.drafting.drafters import lookups_of
 from ...runtime.drafting.names import model_of
+from ...runtime.drafting.ngram_cache import AnswerLookup, NgramCache
 from ...runtime.drafting.rounds import DraftStop, RoundOutcome, SequenceState, Source
 from ...runtime.policy.schedule import FixedSchedule, Schedule
 from .traces import CostsAt, Trace, agreeing, known, matching
@@ -56,19 +57,23 @@ class ReplayedRound:
 
 
 def replay(
-    runs: Runs, schedule: Schedule, logits: Mapping[str, Sequence[float]] | None = None
+    runs: Runs,
+    schedule: Schedule,
+    logits: Mapping[str, Sequence[float]] | None = None,
+    answers: NgramCache | None = None,
 ) -> Iterator[tuple[str, ReplayedRound]]:
     """The rounds of a request under `schedule`, each with its drafter.
 
     runs: of equal length; the first of them drafts where the schedule names none. Under greedy decoding all have the
     same text; when sampling, a round continues in the record of its own drafter at the same position. logits: by
-    drafter, see `Replayer`.
+    drafter, see `Replayer`. answers: of the session before this request, to which its own is added.
 
     Of several drafters, the draft's prefill counts for every draft but the first that drafts: a draft that drafts alone
     has to prefill too, and that is not counted either.
     """
     first, trace = next(iter(runs.items()))
-    replayers = {name: Replayer(one, name, (logits or {}).get(name, ())) for name, one in runs.items()}
+    answers = NgramCache() if answers is None else answers
+    replayers = {name: Replayer(one, name, (logits or {}).get(name, ()), answers) for name, one in runs.items()}
     place, prefill = trace.prompt_tokens, trace.prompt_tokens if len(runs) > 1 else 0
     missed = dict.fromkeys(runs, prefill)  # rows that a draft's cache lacks since others drafted
     while place < len(trace.tokens):
@@ -83,6 +88,7 @@ def replay(
         place += one.num_accepted + 1
         for other in missed:
             missed[other] += (one.num_accepted + 1) * (other != name)
+    answers.add(trace.tokens, trace.prompt_tokens, None)
 
 
 def replay_fixed(trace: Trace, drafter: str, num_draft_tokens: int) -> Iterator[ReplayedRound]:
@@ -92,10 +98,11 @@ def replay_fixed(trace: Trace, drafter: str, num_draft_tokens: int) -> Iterator[
 class Replayer:
     """Drafts rounds at any position of a trace, and judges them by its text."""
 
-    def __init__(self, trace: Trace, drafter: str, logits: Sequence[float] = ()) -> None:
+    def __init__(self, trace: Trace, drafter: str, logits: Sequence[float], answers: NgramCache) -> None:
         """logits: the draft's confidence at every output token, for guides that read it."""
         self._trace, self._logits = trace, logits
-        self._lookup, self._with_model = lookup_of(drafter), model_of(drafter) is not None
+        self._lookups = lookups_of(drafter, AnswerLookup(answers, None))
+        self._with_model = model_of(drafter) is not None
         self._agrees = known(trace) if self._with_model else []
         self.missing_rows = 0  # of the draft model's cache, not counting the two that its next pass feeds
 
@@ -121,13 +128,13 @@ class Replayer:
 
     def _draft(self, place: int, count: int, right: int, draft_stop: DraftStop | None) -> tuple[int, int, list[int]]:
         """(the model's tokens, its passes, the looked-up tokens after those). right: how many of the model's are."""
-        tokens, lookup, by_model, passes = self._trace.tokens, self._lookup, 0, 0
+        tokens, by_model, passes = self._trace.tokens, 0, 0
         text = tokens[:place]
         while True:
-            if lookup is not None and by_model <= right and by_model < count:
+            for lookup in self._lookups if by_model <= right and by_model < count else ():
                 looked_up = lookup.find(text, count - by_model, tokens[place : place + by_model])
                 if looked_up and draft_stop is not None:
-                    looked_up = looked_up[: draft_stop.looked_up(len(looked_up), lookup.matched, by_model)]
+                    looked_up = looked_up[: draft_stop.looked_up(lookup.odds, by_model)]
                 if looked_up:
                     return by_model, passes, looked_up
             if by_model == count or not self._with_model or (draft_stop is not None and not draft_stop.go_on(by_model)):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...runtime.drafting.names import model_of
+from ...runtime.drafting.ngram_cache import NgramCache
 from ...runtime.policy.confidence import AcceptancePredictor, adaptive_schedule
 from ...runtime.policy.controller import RouteState
 from ...runtime.policy.cost_model import Costs
@@ -44,12 +45,13 @@ def adaptive_seconds(
     learns from one to the next.
     """
     at, most = cached(priced.costs), priced.costs.max_draft_tokens
-    sessions = {start: RouteState() for start in starts}
+    sessions = {start: (RouteState(), NgramCache()) for start in starts}
     seconds, rounds = [], 0
     for number, (trace, start) in enumerate(zip(traces, starts, strict=True)):
         entry = RoutePolicy("undecided", drafter, 0, "adaptive", start, None)
-        schedule = adaptive_schedule(entry, priced.costs, priced.predictor, sessions[start], most)
-        rounds_of = replay({drafter: trace}, schedule, {drafter: priced.logits(number)})
+        state, answers = sessions[start]
+        schedule = adaptive_schedule(entry, priced.costs, priced.predictor, state, most)
+        rounds_of = replay({drafter: trace}, schedule, {drafter: priced.logits(number)}, answers)
         spent = [one.seconds(at) for _, one in rounds_of]
         seconds.append(sum(spent))
         rounds += len(spent)
@@ -75,14 +77,14 @@ def routed_seconds(
     """
     states, ats = {name: RouteState() for name in drafters}, {name: cached(one.costs) for name, one in drafters.items()}
     most = min(one.costs.max_draft_tokens for one in drafters.values())
-    seconds: list[float] = []
+    answers, seconds = NgramCache(), list[float]()
     choices: list[list[str]] = []
     for number, runs in enumerate(stream):
         trace, known = next(iter(runs.values())), routing(number)
         candidates = {name: Candidate(one.costs, one.predictor, states[name]) for name, one in drafters.items()}
         schedule = RoutedSchedule(known, trace.tokens[: trace.prompt_tokens], candidates, most)
         logits = {name: one.logits(number) for name, one in drafters.items()}
-        rounds = list(replay(runs, schedule, logits))
+        rounds = list(replay(runs, schedule, logits, answers))
         choices.append([name for name, _ in rounds])
         seconds.append(sum(one.seconds(ats[name]) for name, one in rounds))
     return seconds, choices

@@ -16,6 +16,7 @@ from ..state.statistics import Statistics
 from .lookup import Lookup, NgramLookup, PredictionLookup
 from .model_draft import HiddenDraft, ModelDraft
 from .names import model_of
+from .ngram_cache import AnswerLookup
 from .rounds import Proposal, RoundPlan, Source
 
 # With a model, a match must be longer to be worth more than the model's token.
@@ -75,7 +76,7 @@ class Drafter:
         for lookup in self._lookups if count else ():
             matched = lookup.find(tokens, count, drafted)
             if matched and plan.draft_stop is not None and lookup.source == "lookup":
-                matched = matched[: plan.draft_stop.looked_up(len(matched), lookup.matched, len(drafted))]
+                matched = matched[: plan.draft_stop.looked_up(lookup.odds, len(drafted))]
             matched = matched[: self._rule.legal(matched)]
             if matched:
                 for token in matched:
@@ -129,28 +130,35 @@ def make_draft(
     rule: Proposer,
     statistics: Statistics,
     prediction: PredictionLookup | None = None,
+    answers: AnswerLookup | None = None,
 ) -> Draft:
     """names: from `check_drafter`, none for plain decoding; their models must be open. prediction: comes before all
-    lookups.
+    lookups. answers: comes after them.
     """
     first = [prediction] if prediction is not None else []
-    drafts = {name: _drafter(name, context, rule, statistics, first) for name in names}
+    drafts = {name: _drafter(name, context, rule, statistics, first, answers) for name in names}
     if len(drafts) > 1:
         return SwitchedDraft(drafts, context)
     return drafts[names[0]] if drafts else Drafter(rule)
 
 
-def lookup_of(drafter: str) -> Lookup | None:
-    """The lookup that is part of `drafter`, None if there is none."""
+def lookups_of(drafter: str, answers: AnswerLookup | None) -> list[Lookup]:
+    """The lookups that are part of `drafter`: in the text, then in earlier answers."""
     if drafter.partition("+")[0] != LOOKUP:
-        return None
-    return NgramLookup(SHORTEST_ALONE if drafter == LOOKUP else SHORTEST_BESIDE_A_MODEL)
+        return []
+    text = NgramLookup(SHORTEST_ALONE if drafter == LOOKUP else SHORTEST_BESIDE_A_MODEL)
+    return [text] if answers is None else [text, answers]
 
 
-def _drafter(name: str, context: Context, rule: Proposer, statistics: Statistics, first: Sequence[Lookup]) -> Drafter:
-    lookups, lookup, used, model = [*first], lookup_of(name), model_of(name), None
-    if lookup is not None:
-        lookups.append(lookup)
+def _drafter(
+    name: str,
+    context: Context,
+    rule: Proposer,
+    statistics: Statistics,
+    first: Sequence[Lookup],
+    answers: AnswerLookup | None,
+) -> Drafter:
+    lookups, used, model = [*first, *lookups_of(name, answers)], model_of(name), None
     if used is not None:
         cached = context.drafts[used]
         model = (HiddenDraft if isinstance(cached, HiddenDecoder) else ModelDraft)(cached, rule, statistics)

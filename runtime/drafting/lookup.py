@@ -18,12 +18,12 @@ LONGEST_MATCH = 64
 
 
 class Lookup(Protocol):
-    """matched: length of the last match, in tokens.
+    """odds: of the tokens that were found last; of each, that it is right if those before it are.
 
     source: of its tokens; a `DraftStop` is asked about those of `lookup` only.
     """
 
-    matched: int
+    odds: Sequence[float]
     source: Source
 
     def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
@@ -54,7 +54,7 @@ class NgramLookup:
         self._lengths = range(LONGEST_NGRAM, shortest - 1, -1)
         self._places: dict[tuple[int, ...], int] = {}  # n-gram -> index of the token after it
         self._indexed = 0
-        self.matched = 0
+        self.odds: Sequence[float] = ()
 
     def find(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[int]:
         for end in range(self._indexed, len(tokens)):
@@ -66,7 +66,8 @@ class NgramLookup:
         for length in self._lengths:
             place = self._places.get(last[-length:]) if len(last) >= length else None
             if place is not None:
-                self.matched = _common_suffix(tokens, place, last)
+                matched = _common_suffix(tokens, place, last)
+                self.odds = range(matched - 1, matched - 1 + count)  # a match of n tokens goes on with 1 - 1/n
                 return _continued(tokens, drafted, place, count)
         return []
 
@@ -85,7 +86,7 @@ class PredictionLookup:
         start = [*prompt[-LONGEST_NGRAM:]]
         self._tokens = [*start, *prediction]
         self._next = len(start)  # the prediction is read up to here
-        self.matched = 0
+        self.odds: Sequence[float] = ()
         self._places: dict[tuple[int, ...], list[int]] = defaultdict(list)  # n-gram -> indices of the tokens after it
         self._places[tuple(start)].append(len(start))
         for end in range(len(start) + 1, len(self._tokens)):
@@ -97,7 +98,6 @@ class PredictionLookup:
         for length in range(min(LONGEST_NGRAM, len(last)), 0, -1):
             places = self._places.get(last[-length:])
             if places:
-                self.matched = length
                 place = places[min(bisect_left(places, self._next), len(places) - 1)]
                 if not drafted:  # else the output may not come here
                     self._next = place + min(count, 1)  # one token at least comes before the next question

@@ -7,7 +7,7 @@ schedule.observe(outcome)           after each round that ran
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
@@ -30,10 +30,10 @@ class DraftStop(Protocol):
         """Whether to run another draft pass after `num_drafted` tokens of the model, 0 for the round's first."""
         ...
 
-    def looked_up(self, count: int, length: int, drafted: int) -> int:
-        """How many to take of `count` tokens that were looked up after `drafted` draft tokens.
+    def looked_up(self, odds: Sequence[float], drafted: int) -> int:
+        """How many to take of the tokens that were looked up after `drafted` draft tokens.
 
-        length: of the match that they continue, in tokens.
+        odds: of each of them, see `Lookup`.
         """
         ...
 

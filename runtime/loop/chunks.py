@@ -16,6 +16,7 @@ from ...errors import EngineError
 from ..drafting.drafters import make_draft
 from ..drafting.lookup import PredictionLookup
 from ..drafting.names import model_of
+from ..drafting.ngram_cache import AnswerLookup, NgramCache
 from ..drafting.rounds import Source
 from ..request import Request
 from ..sampling.logprobs import TokenLogprobs
@@ -123,9 +124,9 @@ class Decoding:
     scores: Scores = field(default_factory=Scores)
 
     def chunks(
-        self, request: Request, statistics: Statistics, cancellation: Cancellation
+        self, request: Request, answers: NgramCache, statistics: Statistics, cancellation: Cancellation
     ) -> Generator[Chunk, None, None]:
-        """Decode `request`. The context is left valid wherever the iteration is abandoned."""
+        """Decode `request`. The context is left valid wherever the iteration is abandoned. answers: of the session."""
         context, parameters, resumed = self.context, request.parameters, perf_counter()
         scored: tuple[TokenLogprobs, ...] = ()
         for cached in context.every_decoder:
@@ -151,8 +152,8 @@ class Decoding:
                 statistics.first_token_seconds = statistics.total_seconds
                 yield Chunk("", (), "length", statistics, prompt_logprobs=scored)
                 return
-            round = self._round(request, statistics)
-            with self._finite():
+            round = self._round(request, answers, statistics)
+            with self._remembered(request, answers), self._finite():
                 for outcome in decode(context, round, request.schedule, request.limit, statistics):
                     tokens = outcome.tokens
                     pieces, finish = output.add(tokens)
@@ -187,7 +188,7 @@ class Decoding:
             text = output.flush()
             yield Chunk(text, (), "cancelled", statistics, pieces=(text,))
 
-    def _round(self, request: Request, statistics: Statistics) -> Round:
+    def _round(self, request: Request, answers: NgramCache, statistics: Statistics) -> Round:
         """How this request's rounds are run: completely on the device where possible, else by the host."""
         context, parameters, rule = self.context, request.parameters, request.rule
         rounds = None if request.schedule.needs_host else device_rounds(self.engine, parameters, request.drafter)
@@ -195,12 +196,21 @@ class Decoding:
             return DeviceRound(context, rounds, parameters, request.drafter is not None, statistics)
         predicts = request.prediction and request.drafters
         prediction = PredictionLookup(request.prompt, request.prediction) if predicts else None
-        draft = make_draft(request.drafters, context, rule, statistics, prediction)
+        earlier = None if parameters.seeded else AnswerLookup(answers, parameters.cache_salt)
+        draft = make_draft(request.drafters, context, rule, statistics, prediction, earlier)
         trees, likeliest = self.engine.trees, parameters.logprobs
         if trees is None or rule.candidates is None or not request.num_candidates:
             return HostRound(context, draft, rule, statistics, likeliest)
         rule.candidates.allow(request.num_candidates, request.stop_tokens)
         return TreeRound(context, draft, rule, statistics, trees, self.bundle.manifest.contract, likeliest)
+
+    @contextmanager
+    def _remembered(self, request: Request, answers: NgramCache) -> Iterator[None]:
+        """Adds the output to `answers`, wherever the iteration is abandoned."""
+        try:
+            yield
+        finally:
+            answers.add(self.context.tokens, len(request.prompt), request.parameters.cache_salt)
 
     @contextmanager
     def _finite(self) -> Iterator[None]:

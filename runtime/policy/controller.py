@@ -5,7 +5,7 @@ tokens per round in R(k) seconds; the k with the most tokens per second is draft
 controller learns four things:
 
 - acceptance of the model's tokens: one number in logits added to the a_i of calibration, or to a guess;
-- acceptance of looked-up tokens: one number in logits added to the probability that their match goes on;
+- acceptance of looked-up tokens: one number in logits added to what their lookup says;
 - how much longer rounds take than costs say, by number of draft tokens (`timing.py`);
 - all of these from rounds of the kind, plain or drafted, that it would not choose, within a budget of time.
 
@@ -16,6 +16,7 @@ be left out: so the output stays the target's own (docs/losslessness.md).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -94,7 +95,7 @@ class AdaptiveSchedule:
         self._allowed = self._passes = 0  # in this round: the model's tokens, and passes that were asked for
         self._left = 0  # rounds of the other kind that are still to explore
         self._explores = False  # whether this round does
-        self._match: tuple[int, int] | None = None  # of this round: where it begins in the draft, and its length
+        self._match: tuple[int, Sequence[float]] | None = None  # of this round: where it begins in the draft, its odds
         self._follows, self._started = False, 0.0  # whether the round follows one that this schedule planned
 
     # Before a round
@@ -172,18 +173,17 @@ class AdaptiveSchedule:
         self._match = None  # a lookup that came first was not legal
         return index < self._allowed
 
-    def looked_up(self, count: int, length: int, drafted: int) -> int:
+    def looked_up(self, odds: Sequence[float], drafted: int) -> int:
         """As many as gain most, more than the model would; else none, or one to explore."""
         if self._explores:
             return 0
         state, rows = self._state, self._verify
         alive = self._accepted(drafted)
         rate = max(self._rate, self._recent)  # matches come in stretches
-        least, odds = self._gain(drafted), math.exp(bounded(self._lookups + state.lookups))
+        least, trust = self._gain(drafted), math.exp(bounded(self._lookups + state.lookups))
         taken, gain, best = 0, 0.0, least
-        for index in range(count):
-            good = odds * (length + index - 1)  # a match of n tokens goes on with 1 - 1/n
-            alive *= good / (1.0 + good)
+        for index, good in enumerate(odds):
+            alive *= trust * good / (1.0 + trust * good)
             gain += alive - rate * (rows[drafted + index + 1] - rows[drafted + index])
             if gain > best:
                 taken, best = index + 1, gain
@@ -192,7 +192,7 @@ class AdaptiveSchedule:
             if self._saved.budget >= price:
                 self._saved.budget -= price
                 taken = 1
-        self._match = (drafted, length) if taken else None
+        self._match = (drafted, odds) if taken else None
         return taken
 
     def _gain(self, drafted: int) -> float:
@@ -226,7 +226,7 @@ class AdaptiveSchedule:
             slower = state.timing.factors[drafted] if state.timing else 1.0
             state.seconds = keep * state.seconds + expected * slower
             if self._match is not None and self._match[0] == by_model < drafted:
-                self._learn_match(self._match[1], drafted - by_model, accepted - by_model)
+                self._learn_match(self._match[1][: drafted - by_model], accepted - by_model)
 
     def _learn_from(self, by_model: int, right: int) -> None:
         """Learn from the model's tokens, of which the first `right` were accepted."""
@@ -246,11 +246,10 @@ class AdaptiveSchedule:
         """Whether a draft that is always accepted would."""
         return any((k + 1) / self._rounds[k] > 1.0 / self._rounds[0] for k in range(1, self._most + 1))
 
-    def _learn_match(self, length: int, count: int, accepted: int) -> None:
-        odds, error = math.exp(bounded(self._lookups + self._state.lookups)), 0.0
-        for index in range(min(count, accepted + 1)):
-            good = odds * (length + index - 1)
-            error += (index < accepted) - good / (1.0 + good)
+    def _learn_match(self, odds: Sequence[float], accepted: int) -> None:
+        trust, error = math.exp(bounded(self._lookups + self._state.lookups)), 0.0
+        for index, good in enumerate(odds[: accepted + 1]):
+            error += (index < accepted) - trust * good / (1.0 + trust * good)
         self._lookups = bounded(self._lookups + REQUEST_RATE * error)
         self._state.lookups = bounded(self._state.lookups + ROUTE_RATE * error)
 

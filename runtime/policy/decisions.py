@@ -138,8 +138,7 @@ class Decisions:
         """The schedule of a request that names a drafter, or where there is no policy: adaptive, starting from a guess
         or from earlier requests.
 
-        most: draft tokens per round. seeded: the request samples with a seed, so it learns nothing from others: it must
-        be reproducible, and what others with its seed accepted reveals the noise that judges it. constrained: by a
+        most: draft tokens per round. seeded: see `SamplingParameters`. constrained: by a
         grammar. Then the draft is judged by the acceptance of such requests, and its confidence is not read, since that
         was fitted to free text.
         """

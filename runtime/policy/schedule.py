@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
@@ -102,11 +103,11 @@ class WithPrediction:
         plan = self._inner()
         return num_drafted < plan.num_draft_tokens and (plan.draft_stop is None or plan.draft_stop.go_on(num_drafted))
 
-    def looked_up(self, count: int, length: int, drafted: int) -> int:
+    def looked_up(self, odds: Sequence[float], drafted: int) -> int:
         plan = self._inner()
         if plan.draft_stop is not None:
-            return plan.draft_stop.looked_up(count, length, drafted)
-        return min(count, max(0, plan.num_draft_tokens - drafted))
+            return plan.draft_stop.looked_up(odds, drafted)
+        return min(len(odds), max(0, plan.num_draft_tokens - drafted))
 
     def observe(self, outcome: RoundOutcome) -> None:
         others = sum(source != "prediction" for source in outcome.sources)  # these tokens come first

@@ -185,6 +185,13 @@ class SamplingParameters:
         return self.temperature == 0.0
 
     @property
+    def seeded(self) -> bool:
+        """Whether it samples with a seed: then it must be reproducible, and learn nothing from other requests, since
+        what those with its seed accepted reveals the noise that judges it.
+        """
+        return self.seed is not None and not self.greedy
+
+    @property
     def adjusts_logits(self) -> bool:
         """Whether anything before the temperature changes a logit."""
         penalties = (self.repetition_penalty or 1.0, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)

@@ -138,7 +138,9 @@ def test_a_draft_that_knows_none_of_the_tokens_left(
 
 def test_without_a_draft_model_the_text_is_looked_up(make_session: MakeSession) -> None:
     session = make_session(has_draft=False)
-    default, ngram = (session.generate(PROMPT, max_new_tokens=25, **way) for way in ({}, {"drafter": "ngram"}))
+    default = session.generate(PROMPT, max_new_tokens=25)
+    session.reset()
+    ngram = session.generate(PROMPT, max_new_tokens=25, drafter="ngram")
     assert default.tokens == ngram.tokens == expected(session, PROMPT, 25)
     assert default.statistics.looked_up == default.statistics.drafted == ngram.statistics.drafted > 0
     assert default.statistics.drafted_by_position == ngram.statistics.drafted_by_position
@@ -159,10 +161,10 @@ def test_without_a_draft_model_none_can_be_asked_for(make_session: MakeSession, 
 def test_statistics_tell_what_was_looked_up(make_session: MakeSession) -> None:
     session = make_session()
     prompt = [*PROMPT, 3, 1, 2, 3]  # the last four came before: long enough beside a model
-    rows = {
-        drafter: session.generate(prompt, max_new_tokens=25, drafter=drafter).statistics.as_dict()
-        for drafter in DRAFTERS
-    }
+    rows = {}
+    for drafter in DRAFTERS:
+        session.reset()
+        rows[drafter] = session.generate(prompt, max_new_tokens=25, drafter=drafter).statistics.as_dict()
     assert rows["model"]["looked_up"] == 0
     assert rows["ngram"]["looked_up"] == rows["ngram"]["drafted"] > 0
     assert 0 < rows["ngram+model"]["looked_up"] < rows["ngram+model"]["drafted"]

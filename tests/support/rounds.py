@@ -52,3 +52,8 @@ def propose(draft: Draft, tokens: Sequence[int], count: int, draft_stop: DraftSt
 
 def prefill(draft: Draft, tokens: Sequence[int], draft_stop: DraftStop | None = None) -> None:
     draft.prefill(tokens, RoundPlan(4, draft_stop=draft_stop))
+
+
+def match(length: int, count: int) -> range:
+    """The odds of `count` tokens that continue a match of `length`."""
+    return range(length - 1, length - 1 + count)

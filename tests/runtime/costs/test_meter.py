@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from specexport.engines.base import Logits
 from specexport.runtime.costs.meter import CostMeter
+from specexport.runtime.drafting.ngram_cache import NgramCache
 from specexport.runtime.drafting.rounds import RoundOutcome, RoundPlan
 from specexport.runtime.loop.chunks import Decoding
 from specexport.runtime.loop.speculate import Round
@@ -141,8 +142,8 @@ def test_rounds_of_the_device_are_whole(clock: Clock, tmp_path: Path, monkeypatc
 
     make_round = Decoding._round
 
-    def whole(self: Decoding, request: Request, statistics: Statistics) -> Round:
-        round = make_round(self, request, statistics)
+    def whole(self: Decoding, request: Request, answers: NgramCache, statistics: Statistics) -> Round:
+        round = make_round(self, request, answers, statistics)
         run = round.run
 
         def timed(tokens: Sequence[int], plan: RoundPlan) -> RoundOutcome:

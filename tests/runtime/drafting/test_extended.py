@@ -15,7 +15,7 @@ from specexport.runtime.state.cached_decoder import CachedDecoder
 from specexport.runtime.state.context import Context
 from specexport.runtime.state.statistics import Statistics
 from support.doubles import FakeDecoder, check_invariant, greedy_tokens
-from support.rounds import prefill, propose
+from support.rounds import match, prefill, propose
 
 VOCAB = 9
 TINY = Contract(capacity=64, max_draft_tokens=6, prompt_chunk=8, precision="fp32")
@@ -113,7 +113,7 @@ class DraftStop:
 
     def __init__(self, allowed: int, most: int) -> None:
         self.allowed, self.most = allowed, most
-        self.asked: list[tuple[int, int, int]] = []
+        self.asked: list[tuple[list[float], int]] = []
 
     def include(self, index: int, logits: np.ndarray) -> bool:
         return index < self.allowed
@@ -121,8 +121,8 @@ class DraftStop:
     def go_on(self, num_drafted: int) -> bool:
         return num_drafted < self.allowed
 
-    def looked_up(self, count: int, length: int, drafted: int) -> int:
-        self.asked.append((count, length, drafted))
+    def looked_up(self, odds: Sequence[float], drafted: int) -> int:
+        self.asked.append((list(odds), drafted))
         return self.most
 
 
@@ -135,18 +135,18 @@ def test_a_guide_says_how_much_is_looked_up_and_how_much_is_drafted() -> None:
         assert propose(draft, context.tokens, 6, draft_stop) == expected[:drafted]
         assert statistics.draft_passes == passes
         assert bool(decoder.steps) == (allowed > 0)  # no row of a model that is not to draft
-        assert [(count, place) for count, _, place in draft_stop.asked] == [(4, 2)] * (allowed > 1)
-        assert all(length >= 2 for _, length, _ in draft_stop.asked)
+        assert [(len(odds), place) for odds, place in draft_stop.asked] == [(4, 2)] * (allowed > 1)
+        assert all(odds == list(match(int(odds[0]) + 1, 4)) and odds[0] >= 1 for odds, _ in draft_stop.asked)
 
 
 def test_a_lookup_says_how_long_its_match_is() -> None:
     text = list(range(40))
     for length in (2, 3, 5, 9, 30):
         lookup = NgramLookup(2)
-        assert lookup.find([*text, 99, *text[:length]], 1) == [length]
-        assert lookup.matched == length
+        assert lookup.find([*text, 99, *text[:length]], 2) == [length, length + 1]
+        assert lookup.odds == match(length, 2)
         assert lookup.find([*text, 99, *text[:length]], 1, [length, length + 1]) == [length + 2]
-        assert lookup.matched == length + 2
+        assert lookup.odds == match(length + 2, 1)
 
 
 def test_after_forced_tokens_the_model_drafts_alone() -> None:

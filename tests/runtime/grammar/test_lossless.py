@@ -24,7 +24,7 @@ SEEDS = range(3)
 class Found:
     """A lookup that finds what it is told."""
 
-    matched = 1
+    odds: Sequence[float] = (1.0,)
     source: Source = "lookup"
 
     def __init__(self, tokens: Sequence[int]) -> None:

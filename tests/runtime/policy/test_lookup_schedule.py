@@ -15,7 +15,7 @@ from specexport.runtime.policy.cost_model import Costs
 from specexport.runtime.policy.routes import RoutePolicy, Verdict
 from specexport.runtime.policy.timing import Timing
 from support.costs import costs_at, flat_point
-from support.rounds import ask, sequence, tell
+from support.rounds import ask, match, sequence, tell
 
 NO_LOGITS = np.zeros((1, 2), np.float32)
 
@@ -42,7 +42,7 @@ def schedule(
 def taken(one: AdaptiveSchedule, length: int, drafted: int = 0) -> int:
     """Of eight tokens that continue a match of `length`, in a new round."""
     count = ask(one, 16, 2)
-    return one.looked_up(count - drafted, length, drafted) if count else 0
+    return one.looked_up(match(length, count - drafted), drafted) if count else 0
 
 
 def hear(one: AdaptiveSchedule, num_drafted: int, num_accepted: int, found: int | None = None) -> None:
@@ -102,7 +102,7 @@ def test_every_match_is_taken_as_far_as_the_rule_says() -> None:
         if drafted > one._allowed:
             continue
         one._saved.budget = 0.0  # nothing to explore with
-        found = one.looked_up(8 - drafted, length, drafted)
+        found = one.looked_up(match(length, 8 - drafted), drafted)
         assert found == by_the_rule(one, 8 - drafted, length, drafted)
         seen.add(found)
     assert {0, 8} < seen
@@ -168,7 +168,7 @@ def test_where_the_model_does_not_pay_lookups_draft_on() -> None:
     assert ask(one, 16, 2) == 8
     assert not one.go_on(0)
     assert not one.include(0, NO_LOGITS)
-    assert one.looked_up(8, 16, 0) == 8
+    assert one.looked_up(match(16, 8), 0) == 8
     hear(one, 8, 8)
     assert one._state.prior == 0.0
 
@@ -177,10 +177,10 @@ def test_the_models_tokens_are_counted_without_what_is_looked_up_behind_them() -
     state = RouteState()
     one = schedule("ngram+model", (0.9,), state, draft=0.1)
     assert ask(one, 16, 2) == 8
-    assert one.looked_up(8, 2, 0) == 0  # the model is worth more
+    assert one.looked_up(match(2, 8), 0) == 0  # the model is worth more
     assert one.go_on(0)
     assert one.include(0, NO_LOGITS)
-    assert one.looked_up(7, 16, 1) == 7
+    assert one.looked_up(match(16, 7), 1) == 7
     hear(one, 8, 3, 7)  # the model's, two that were looked up, and then not
     assert state.prior == pytest.approx(0.02 * (1 - 0.9))
     stood = sum(1 - chance for chance in (1 - 1 / 16, 1 - 1 / 17)) - (1 - 1 / 18)
@@ -191,7 +191,7 @@ def test_what_was_not_legal_is_the_models_after_all() -> None:
     state = RouteState()
     one = schedule("ngram+model", (0.7,), state, draft=0.01)
     assert ask(one, 16, 2) == 8
-    assert one.looked_up(8, 64, 0) > 0
+    assert one.looked_up(match(64, 8), 0) > 0
     assert one.include(0, NO_LOGITS)  # nothing of it was legal
     tell(one, 1, 1)
     assert state.lookups == 0.0
@@ -212,7 +212,7 @@ def test_the_model_drafts_as_much_beside_lookups_that_stand() -> None:
     before = by_model(one)
     for _ in range(12):
         ask(one, 16, 2)
-        hear(one, one.looked_up(8, 32, 0), 8)
+        hear(one, one.looked_up(match(32, 8), 0), 8)
     assert 0 < before < 8
     assert by_model(one) == before
 
@@ -225,7 +225,7 @@ def test_confidence_is_read_where_somebody_can() -> None:
     assert one.go_on(1)
     assert one.include(1, NO_LOGITS)
     assert not one.include(2, NO_LOGITS)
-    assert one.looked_up(4, 32, 2) == 4
+    assert one.looked_up(match(32, 4), 2) == 4
 
 
 def test_off_is_plain_until_probes_say_otherwise() -> None:
@@ -259,7 +259,7 @@ def test_a_plain_round_for_comparison_looks_nothing_up() -> None:
     for _ in range(400):
         if not ask(one, 16, 2):
             plain += 1
-            assert one.looked_up(8, 64, 0) == 0
+            assert one.looked_up(match(64, 8), 0) == 0
             assert not one.go_on(0)
             tell(one, 0, 0)
             continue

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from specexport.runtime.drafting.rounds import RoundOutcome
 from specexport.runtime.policy.schedule import Schedule, WithForcedTokens, WithPrediction
-from support.rounds import Wants, ask, outcome, sequence, tell
+from support.rounds import Wants, ask, match, outcome, sequence, tell
 
 
 def by_the_prediction(schedule: WithPrediction, accepted: int = 4) -> None:
@@ -62,7 +62,7 @@ def test_it_hears_of_its_own_tokens() -> None:
 def test_lookups_count_against_what_is_allowed() -> None:
     schedule = WithPrediction(Wants(3), 4)
     ask(schedule, 10, 2)
-    assert schedule.looked_up(4, 5, 1) == 2
+    assert schedule.looked_up(match(5, 4), 1) == 2
 
 
 @pytest.mark.parametrize("with_model", [True, False])
@@ -76,7 +76,7 @@ def test_lookups_alone_hear_of_rounds_that_they_have_nothing_for(with_model: boo
     by_the_prediction(schedule)
     assert inner.seen == ([] if with_model else [(0, 0), (0, 0)])
     ask(schedule, 10, 2)
-    assert schedule.looked_up(4, 5, 0) == (4 if with_model else 3)
+    assert schedule.looked_up(match(5, 4), 0) == (4 if with_model else 3)
 
 
 class Forces:
