@@ -249,7 +249,7 @@ def _sources(row: Statistics) -> str:
     drawn = row.drafted - row.looked_up - row.forced
     counts = {
         "by the model": drawn,
-        "looked up in the text": row.looked_up - row.predicted,
+        "looked up": row.looked_up - row.predicted,
         f"looked up in the prediction ({row.predicted_accepted} accepted)": row.predicted,
         "forced by the grammar": row.forced,
     }

@@ -78,10 +78,10 @@ def test_sources_of_draft_tokens_add_up() -> None:
     row = Statistics(rounds=9, drafted_by_position=[9, 6], accepted_by_position=[9, 2])
     assert "draft tokens:" not in summary(row)
     row.looked_up, row.predicted, row.predicted_accepted = 9, 4, 3
-    told = "draft tokens: 6 by the model + 5 looked up in the text + 4 looked up in the prediction (3 accepted);"
+    told = "draft tokens: 6 by the model + 5 looked up + 4 looked up in the prediction (3 accepted);"
     assert told in summary(row)
     row.forced = 6
-    assert summary(row).partition("draft tokens: ")[2].startswith("5 looked up in the text + 4 looked up in the ")
+    assert summary(row).partition("draft tokens: ")[2].startswith("5 looked up + 4 looked up in the ")
     assert "(3 accepted) + 6 forced by the grammar;" in summary(row)
 
 

@@ -48,10 +48,10 @@ class SamplingParameters:
     ignores it. `spectr` judges candidates in addition to the draft tokens, in a bundle built with `--tree-rows`
     (docs/drafts.md). speculate: False for plain decoding.
 
-    drafter: `model`; `ngram` (looked up in the text); `ngram+model` (looked up if there is a match, also after tokens
-    of the model in the same round). By default the policy's; without a policy `ngram+model` (`model` if the device runs
-    whole rounds), or `ngram` in a bundle without a draft. In a bundle with several drafts `model` is the first; the
-    name of any draft can take its place, as in `code` and `ngram+code`.
+    drafter: `model`; `ngram` (looked up in the text, then in earlier answers); `ngram+model` (looked up if there is a
+    match, also after tokens of the model in the same round). By default the policy's; without a policy `ngram+model`
+    (`model` if the device runs whole rounds), or `ngram` in a bundle without a draft. In a bundle with several drafts
+    `model` is the first; the name of any draft can take its place, as in `code` and `ngram+code`.
 
     num_draft_tokens: k of every round, 0 for plain decoding. If neither it nor a drafter is given, the bundle's policy
     decides for the request's `route` (the default entry for no route, or an unknown one); without a policy, the session
@@ -69,8 +69,8 @@ class SamplingParameters:
     except the first; max_new_tokens may then be 0.
 
     shown: special tokens that appear in the text by name, in addition to those that a grammar names; others have no
-    text. cache_salt: requests with different salts share no cached rows, so that nobody learns from timing what another
-    user sent.
+    text. cache_salt: requests with different salts share no cached rows or earlier answers, so that nobody learns from
+    timing what another user sent.
 
     Raises `ParameterError`. A new parameter is one field here: `Session.stream` and `specexport generate` derive their
     options from these fields.

@@ -69,6 +69,17 @@ def test_the_first_request_warms_up_and_does_not_count(session: Session, calls: 
     assert len(result.pairs) == 2
 
 
+def test_a_run_looks_up_in_answers_to_earlier_requests_but_not_to_its_own(session: Session) -> None:
+    (one,) = requests(1)
+    options = replace(OPTIONS, num_draft_tokens=3, drafter="ngram", repeats=2)
+    (alone,) = bench(session, [one], replace(options, repeats=1)).pairs
+    pairs = bench(session, [one, one], options).pairs
+    assert [pair.repeat for pair in pairs] == [0, 0, 1, 1]
+    assert [pair.speculative.rounds for pair in pairs[::2]] == [alone.speculative.rounds] * 2
+    assert all(pair.speculative.rounds <= 3 < alone.speculative.rounds for pair in pairs[1::2])
+    assert all(pair.plain.rounds == alone.plain.rounds for pair in pairs)
+
+
 def test_as_dict_is_json(session: Session) -> None:
     result = bench(session, requests(3), OPTIONS)
     row = json.loads(json.dumps(result.as_dict(), allow_nan=False))

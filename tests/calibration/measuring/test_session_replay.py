@@ -74,6 +74,19 @@ def test_replayed_rounds_are_the_real_ones(kind: type[FakeDecoder], read: bool, 
     assert len({drafted for drafted, _ in watched.rounds}) > 1
 
 
+def test_replayed_sessions_look_up_in_earlier_answers(tmp_path: Path) -> None:
+    """The same request again: only an earlier answer tells what follows."""
+    made = fake_session(tmp_path, FakeDecoder(vocab_size=60), None)
+    tokens = (*PROMPT, *made.generate(PROMPT, max_new_tokens=40, speculate=False).tokens)
+    one = Trace(1, "r", len(PROMPT), tokens, (None,) * 40, 40)
+    first, second = adaptive_seconds([one, one], "ngram", Priced(costs()), [(0.6,)] * 2)[0]
+    alone = adaptive_seconds([one], "ngram", Priced(costs()), [(0.6,)])[0]
+    assert [first] == alone
+    assert second < 0.7 * first
+    apart = adaptive_seconds([one, one], "ngram", Priced(costs()), [(0.6,), (0.5,)])[0]
+    assert apart[1] == pytest.approx(first)
+
+
 def test_passes_whose_token_is_left_out_are_charged() -> None:
     """The draft is right at every third place and says so; a round that leaves its second token out has two passes."""
     trace = word("+--" * 8)
