@@ -100,6 +100,7 @@ def test_every_draft_gives_the_targets_own_text(several: Path) -> None:
         plain = session.generate(PROMPT, speculate=False, max_new_tokens=16)
         rates = {}
         for drafter in ("model", "first", "small", "other", "ngram+small", "small", "ngram+other", "model"):
+            session.reset()
             found = session.generate(PROMPT, drafter=drafter, num_draft_tokens=3, max_new_tokens=16)
             assert found.tokens == plain.tokens, drafter
             rates[drafter] = found.statistics.acceptance_rate

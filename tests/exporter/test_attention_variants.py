@@ -95,7 +95,7 @@ def _through_a_session(target: str, draft: str, checkpoints: Checkpoints, tmp_pa
             prompt = np.random.default_rng(seed).integers(2, LLAMA["vocab_size"], 5 + 3 * seed).tolist()
             wanted: dict[str, Any] = dict(max_new_tokens=24, stop_token_ids=())
             plain = session.generate(prompt, speculate=False, **wanted)
-            speculative = session.generate(prompt, num_draft_tokens=3, **wanted)
+            speculative = session.generate(prompt, num_draft_tokens=3, drafter="model", **wanted)
             assert speculative.tokens == plain.tokens
             assert speculative.statistics.drafted > speculative.statistics.accepted * (target != draft)
 

@@ -209,7 +209,8 @@ def test_vocabularies_padded_to_different_sizes(
     assert {session.engine.target.vocab_size, session.engine.draft.decoder.vocab_size} == {288, 320}
     prompt = [5, 6, session.engine.target.vocab_size - 1]
     plain = session.generate(prompt, max_new_tokens=40, stop_token_ids=(), speculate=False)
-    assert session.generate(prompt, max_new_tokens=40, stop_token_ids=()).tokens == plain.tokens
+    drafted = session.generate(prompt, max_new_tokens=40, stop_token_ids=(), drafter="model")
+    assert drafted.tokens == plain.tokens
     sampled = session.generate(prompt, max_new_tokens=40, stop_token_ids=(), temperature=1.5, seed=1)
     assert max(sampled.tokens) < session.engine.target.vocab_size
 

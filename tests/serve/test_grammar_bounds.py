@@ -143,7 +143,7 @@ def test_what_grammars_took_is_counted_by_request(client: Client, long_masks: No
     once = metric(client, "grammar_mask_seconds_sum")
     assert once >= 3 * MASK_SECONDS
     ask(client, KNOWN)
-    assert metric(client, "grammar_mask_seconds_sum") == 2 * once
+    assert metric(client, "grammar_mask_seconds_sum") >= once + 3 * MASK_SECONDS
     ask(client, "(")
     assert metric(client, "grammar_compile_seconds_count") == 3  # a refused one too
     assert metric(client, "grammar_mask_seconds_count") == 2

@@ -275,7 +275,7 @@ def test_the_bundle_holds_the_maps_and_says_so(translated: Translated) -> None:
 @pytest.mark.parametrize("prompt", ["def add(a, b):", "日本"])
 def test_greedy_output_is_the_targets_own(prompt: str, session: Session) -> None:
     plain = session.generate(prompt, max_new_tokens=40, stop_token_ids=(), speculate=False)
-    found = session.generate(prompt, max_new_tokens=40, stop_token_ids=(), num_draft_tokens=4)
+    found = session.generate(prompt, max_new_tokens=40, stop_token_ids=(), num_draft_tokens=4, drafter="model")
     assert found.tokens == plain.tokens
     assert found.statistics.drafted > 0
 
@@ -288,7 +288,7 @@ def test_what_both_know_is_accepted_without_exception(session: Session, translat
     options: dict[str, Any] = dict(max_new_tokens=40, stop_token_ids=(), banned_tokens=translated.unshared)
     prompt = shared_prompt(session, translated)
     plain = session.generate(prompt, speculate=False, **options)
-    found = session.generate(prompt, num_draft_tokens=4, **options)
+    found = session.generate(prompt, num_draft_tokens=4, drafter="model", **options)
     assert found.tokens == plain.tokens
     assert len(set(found.tokens)) > 3
     assert found.statistics.acceptance_rate == 1.0

@@ -69,6 +69,7 @@ def check(bundle: Bundle, trials: int = 0) -> None:
     try:
         plain = session.generate(PROMPT, max_new_tokens=40, speculate=False, stop_token_ids=())
         for drafter in (bundle.manifest.first_draft, f"ngram+{bundle.manifest.first_draft}"):
+            session.reset()
             drafted = session.generate(
                 PROMPT, max_new_tokens=40, num_draft_tokens=3, drafter=drafter, stop_token_ids=()
             )
@@ -225,6 +226,7 @@ def test_two_drafts_of_different_layers_over_one_target(target: Path, cache: Pat
     session = load(bundle.root, policy=False)
     plain = session.generate(PROMPT, max_new_tokens=30, speculate=False, stop_token_ids=()).tokens
     for drafter in ("one", "two", "one", "ngram+two"):
+        session.reset()
         found = session.generate(PROMPT, max_new_tokens=30, drafter=drafter, num_draft_tokens=3, stop_token_ids=())
         assert found.tokens == plain
     session.close()
