@@ -2,7 +2,7 @@
 
 Which of the two runs first alternates, so that a machine that gets warm or busy slows both equally.
 Both get the same tokens, length limit and seed, and the caches are emptied before each, so both pay the prefill. As in
-a server, speculative runs look up in the answers to earlier requests, but never in those to the same one.
+a server, speculative runs look up in the answers to earlier lines of the file, but never in those to the same one.
 Sampled outputs may differ in length; times are compared per token.
 """
 
@@ -42,8 +42,8 @@ def bench(
     """Run every request both ways and compare. Clears the session's cached prefix.
 
     journal: finished pairs are read from it and new ones appended; its header must be `journal_header`. It does not
-    hold what an adaptive policy learnt in the session, so a resumed run learns again. Raises `ParameterError`, and
-    `OutputError` for a journal that cannot be read or written.
+    hold what an adaptive policy learnt in the session, nor answers, so a resumed run learns again. Raises
+    `ParameterError`, and `OutputError` for a journal that cannot be read or written.
     """
     check(session, requests, options)
     work = list(_schedule(requests, options.repeats))

@@ -1,5 +1,5 @@
-"""Where draft tokens come from: a model, a lookup in the text so far, or both: the lookup where it matches, else the
-model.
+"""Where draft tokens come from: a model, a lookup in the text so far and in earlier answers, or both: the lookup where
+it matches, else the model.
 """
 
 from __future__ import annotations

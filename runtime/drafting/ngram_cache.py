@@ -12,7 +12,7 @@ from .rounds import Source
 
 LENGTH = 3  # tokens of an n-gram
 FOLLOWERS = 8  # of an n-gram, the most recent ones
-# There are two generations of n-grams; once the newer has so many, it replaces the older: about 20 MB in all.
+# There are two generations of n-grams; once the newer has so many, it replaces the older: at most 30 MB in all.
 GENERATION = 1 << 15
 # A token that followed v of n times is assumed to be right with v / (n + 1/2), as if that had been seen 8 times.
 UNSEEN, ASSUMED = 0.5, 8.0
@@ -24,13 +24,14 @@ NGram = tuple[str | int | None, ...]
 class NgramCache:
     """Which tokens followed each n-gram of the answers, and how often that told the next token.
 
-    N-grams of different salts are apart (`SamplingParameters.cache_salt`).
+    N-grams of different salts are apart (`SamplingParameters.cache_salt`). They share the room, and how often followers
+    are right.
     """
 
     def __init__(self) -> None:
         self._newer: dict[NGram, tuple[int, ...]] = {}
         self._older: dict[NGram, tuple[int, ...]] = {}
-        self._judged: dict[tuple[int, int], tuple[float, float]] = {}  # (v, n) -> how often it was right, and wrong
+        self._judged: dict[tuple[int, int], tuple[float, float]] = {}  # (v, n) -> how often right, how often wrong
 
     def add(self, tokens: Sequence[int], start: int, salt: str | None) -> None:
         """Remember the answer `tokens[start:]`."""
@@ -52,8 +53,9 @@ class NgramCache:
         if not followers:
             return None
         token, votes = _most_frequent(followers)
-        right, wrong = self._counts(votes, len(followers))
-        return token, right / wrong
+        right, wrong = self._judged.get((votes, len(followers)), (0.0, 0.0))
+        share = votes / (len(followers) + UNSEEN)
+        return token, (ASSUMED * share + right) / (ASSUMED * (1.0 - share) + wrong)
 
     def _followers(self, ngram: NGram) -> tuple[int, ...]:
         """The most recent one is the last."""
@@ -61,14 +63,10 @@ class NgramCache:
 
     def _judge(self, followers: Sequence[int], token: int) -> None:
         likeliest, votes = _most_frequent(followers)
-        right, wrong = self._counts(votes, len(followers))
+        right, wrong = self._judged.get((votes, len(followers)), (0.0, 0.0))
         right, wrong = right + (likeliest == token), wrong + (likeliest != token)
         fade = 0.5 if right + wrong > RECENT else 1.0
         self._judged[votes, len(followers)] = right * fade, wrong * fade
-
-    def _counts(self, votes: int, count: int) -> tuple[float, float]:
-        share = votes / (count + UNSEEN)
-        return self._judged.get((votes, count), (ASSUMED * share, ASSUMED * (1.0 - share)))
 
 
 class AnswerLookup:

@@ -126,7 +126,10 @@ class Decoding:
     def chunks(
         self, request: Request, answers: NgramCache, statistics: Statistics, cancellation: Cancellation
     ) -> Generator[Chunk, None, None]:
-        """Decode `request`. The context is left valid wherever the iteration is abandoned. answers: of the session."""
+        """Decode `request`. The context is left valid wherever the iteration is abandoned.
+
+        answers: of the session; an output that ends is added.
+        """
         context, parameters, resumed = self.context, request.parameters, perf_counter()
         scored: tuple[TokenLogprobs, ...] = ()
         for cached in context.every_decoder:
@@ -153,7 +156,7 @@ class Decoding:
                 yield Chunk("", (), "length", statistics, prompt_logprobs=scored)
                 return
             round = self._round(request, answers, statistics)
-            with self._remembered(request, answers), self._finite():
+            with self._finite():
                 for outcome in decode(context, round, request.schedule, request.limit, statistics):
                     tokens = outcome.tokens
                     pieces, finish = output.add(tokens)
@@ -164,6 +167,8 @@ class Decoding:
                         statistics.count_drafter(outcome.drafter or str(request.drafter))
                     if request.matcher is not None:
                         statistics.grammar_seconds = request.matcher.seconds
+                    if finish:  # now, since the caller may never ask for more
+                        answers.add(context.tokens, len(request.prompt), parameters.cache_salt)
                     statistics.total_seconds += perf_counter() - resumed
                     statistics.first_token_seconds = statistics.first_token_seconds or statistics.total_seconds
                     yield Chunk(
@@ -203,14 +208,6 @@ class Decoding:
             return HostRound(context, draft, rule, statistics, likeliest)
         rule.candidates.allow(request.num_candidates, request.stop_tokens)
         return TreeRound(context, draft, rule, statistics, trees, self.bundle.manifest.contract, likeliest)
-
-    @contextmanager
-    def _remembered(self, request: Request, answers: NgramCache) -> Iterator[None]:
-        """Adds the output to `answers`, wherever the iteration is abandoned."""
-        try:
-            yield
-        finally:
-            answers.add(self.context.tokens, len(request.prompt), request.parameters.cache_salt)
 
     @contextmanager
     def _finite(self) -> Iterator[None]:

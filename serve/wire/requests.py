@@ -216,7 +216,7 @@ class Sampling(msgspec.Struct, kw_only=True):
     stream: Annotated[bool | None, Meta(description="answer in server-sent events")] = None
     cache_salt: Annotated[
         Annotated[str, Meta(min_length=1, max_length=256)] | None,
-        Meta(description="requests with different salts share no cache entries"),
+        Meta(description="requests with different salts share no cache entries or earlier answers"),
     ] = None
     specexport: Annotated[Extension | None, Meta(description="this server's own fields")] = None
 

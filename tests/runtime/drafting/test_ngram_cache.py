@@ -86,6 +86,11 @@ def test_old_judgements_fade() -> None:
     assert odds(cache) > 20
 
 
+def test_the_odds_stay_finite_however_long_nothing_is_wrong() -> None:
+    cache = remembering(*[[1, 2, 3, 7]] * 70_000)
+    assert 50 < odds(cache) < 1e4
+
+
 def test_salts_are_apart() -> None:
     cache = NgramCache()
     cache.add([1, 2, 3, 4], 0, "a")
@@ -132,6 +137,21 @@ def test_another_salt_and_a_seed_look_up_nothing_of_others(session: Session) -> 
         after = session.generate(PROMPT, max_new_tokens=30, num_draft_tokens=3, drafter="ngram", **way)
         assert after.tokens == before.tokens
         assert after.statistics.drafted_by_position == before.statistics.drafted_by_position
+
+
+def test_a_stream_that_is_not_read_on_remembers_its_own_answer(session: Session) -> None:
+    """Its generator ends when it is collected, when another request may have the context."""
+    stream = session.stream(PROMPT, max_new_tokens=30, cache_salt="a")
+    tokens: list[int] = []
+    while not (chunk := next(stream)).finish_reason:
+        tokens += chunk.tokens
+    first = [*PROMPT, *tokens, *chunk.tokens]
+    assert AnswerLookup(session.answers, "a").find(first[:8], 8) == first[8:16]
+    other = [7, 8, 9, 10]
+    other += session.generate(other, max_new_tokens=30, cache_salt="b").tokens
+    del stream, chunk
+    known = [place for place in range(4, 30) if AnswerLookup(session.answers, "a").find(other[:place], 1)]
+    assert len(known) < 5  # other than by chance
 
 
 def test_seeded() -> None:
